@@ -26,11 +26,11 @@ from unittest.mock import patch
 import torch
 
 import dragoman
-from dragoman.decoding.search import limits_of
-from dragoman.exchange import ctranslate2 as exchange
-from dragoman.exchange import ctranslate2_export
-from dragoman.exchange.engine import EngineSearch
+from dragoman.decoding.searches import limits_of
 from dragoman.inference import batch_search
+from dragoman.inference.engine import ctranslate2 as exchange
+from dragoman.inference.engine import ctranslate2_export
+from dragoman.inference.engine.engine import EngineSearch
 from dragoman.inference.predictor import Predictor
 from dragoman.models.config import TransformerConfig
 

@@ -41,9 +41,9 @@ from dragoman.data.batch import Batch  # noqa: E402
 from dragoman.data.batching import BatchPlan, read_batch  # noqa: E402
 from dragoman.data.corpus import Corpus, prepare_corpus  # noqa: E402
 from dragoman.data.tokenizers.base import EOS, PAD, SOS  # noqa: E402
-from dragoman.layers.positions import sinusoids  # noqa: E402
-from dragoman.tasks import config as configuration  # noqa: E402
-from dragoman.tasks.table import task_of  # noqa: E402
+from dragoman.models.layers.positions import sinusoids  # noqa: E402
+from dragoman.runs.tasks import config as configuration  # noqa: E402
+from dragoman.runs.tasks.table import task_of  # noqa: E402
 from dragoman.training.objectives.table import build_objective  # noqa: E402
 from dragoman.training.runtime import Runtime  # noqa: E402
 from dragoman.training.trainer import Trainer  # noqa: E402

@@ -27,10 +27,10 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dragoman.analysis.shortlist import build_shortlist  # noqa: E402
 from dragoman.data.readers.lines import read_lines  # noqa: E402
 from dragoman.decoding.shortlist import NAME, ShortlistFile  # noqa: E402
 from dragoman.inference.load import load_predictor  # noqa: E402
+from dragoman.inspect.measure.shortlists import build_shortlist  # noqa: E402
 
 BAR = 0.2  # BLEU that int8 may cost
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -29,9 +29,9 @@ def ours(sentences: int, beam: int, plain: bool, kind: str = "plain") -> Callabl
     """Our search over a model in half precision; `plain`: without captured steps; `kind`: of Transformer."""
     from dragoman.decoding.config import SearchConfig
     from dragoman.decoding.cuda_graphs import _DECODERS, GraphDecoder
-    from dragoman.decoding.search import search
-    from dragoman.tasks import config as configuration
-    from dragoman.tasks.translate import build_model
+    from dragoman.decoding.searches import search
+    from dragoman.runs.tasks import config as configuration
+    from dragoman.runs.tasks.translate import build_model
 
     stack = {
         "kind": "transformer", "width": training.WIDTH, "layers": training.LAYERS, "heads": training.HEADS,

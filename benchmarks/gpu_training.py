@@ -57,8 +57,8 @@ def transformer(kind: str = "plain") -> dict[str, Any]:
 
 def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
     """A training step as the trainer makes it; `model`: settings of another model than the plain Transformer."""
-    from dragoman.tasks import config as configuration
-    from dragoman.tasks.translate import build_model
+    from dragoman.runs.tasks import config as configuration
+    from dragoman.runs.tasks.translate import build_model
     from dragoman.training.display import Display
     from dragoman.training.objectives.base import Objective
     from dragoman.training.runtime import Runtime

@@ -32,9 +32,9 @@ from typing import Any
 from flat_memory import ROOT
 
 from dragoman.data.config import DataConfig
-from dragoman.data.crew import WORK, Jobs
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.shards import cut_shards
+from dragoman.data.workers import WORK, Jobs
 
 LINES = 10_000  # written at a time
 TEN_MILLION = 10_000_000

@@ -32,8 +32,10 @@ sys.path.insert(0, str(ROOT))
 if importlib.util.find_spec("sentencepiece") is None:  # tokens are drawn here, so a bare GPU machine will do
     sys.modules["sentencepiece"] = ModuleType("sentencepiece")
 
-from dragoman.kernels.torch_rnn import torch_rnn  # noqa: E402
-from dragoman.layers.cells import (  # noqa: E402
+from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig  # noqa: E402
+from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig  # noqa: E402
+from dragoman.models.kernels.torch_rnn import torch_rnn  # noqa: E402
+from dragoman.models.layers.cells import (  # noqa: E402
     CellConfig,
     CoupledLSTMConfig,
     GRUConfig,
@@ -43,11 +45,9 @@ from dragoman.layers.cells import (  # noqa: E402
     RNNConfig,
     build_cell,
 )
-from dragoman.layers.embeddings import TokenEmbedding  # noqa: E402
-from dragoman.layers.recurrence import Cell, CellState, all_states, plain_loop  # noqa: E402
-from dragoman.layers.rnn_attention import AdditiveConfig  # noqa: E402
-from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig  # noqa: E402
-from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig  # noqa: E402
+from dragoman.models.layers.embeddings import TokenEmbedding  # noqa: E402
+from dragoman.models.layers.recurrence import Cell, CellState, all_states, plain_loop  # noqa: E402
+from dragoman.models.layers.rnn_attention import AdditiveConfig  # noqa: E402
 
 TORCH: dict[str, type[nn.RNNBase]] = {"torch.nn.LSTM": nn.LSTM, "torch.nn.GRU": nn.GRU, "torch.nn.RNN": nn.RNN}
 CELLS: dict[str, CellConfig] = {

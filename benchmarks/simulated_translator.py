@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import dragoman
-from dragoman.auto.adapt import Adaptation
+from dragoman.auto.adaptation import Adaptation
 from dragoman.auto.demonstration import hashed
 
 Pairs = list[tuple[str, str]]

@@ -22,8 +22,8 @@ import torch
 from dragoman.auto.demonstration import hashed, split
 from dragoman.inference.load import load_predictor
 from dragoman.runs import train
+from dragoman.runs.tasks import config as configuration
 from dragoman.scoring.report import score_table
-from dragoman.tasks import config as configuration
 from dragoman.training.display import Display
 
 Table = dict[str, Any]

@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.exchange.ctranslate2 import names
-from dragoman.exchange.ctranslate2_export import CTranslate2Exporter
 from dragoman.exchange.onnx_greedy import GreedyDecoder
+from dragoman.inference.engine.ctranslate2 import names
+from dragoman.inference.engine.ctranslate2_export import CTranslate2Exporter
 from dragoman.inference.load import load_predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run

@@ -18,40 +18,40 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
-from dragoman import terminal
-from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError, UnseenTextWarning
-from dragoman.plugins import register
-from dragoman.version import __version__
+from dragoman.base import terminal
+from dragoman.base.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError, UnseenTextWarning
+from dragoman.base.plugins import register
+from dragoman.base.version import __version__
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from dragoman.analysis.align import align
-    from dragoman.analysis.export_check import export
-    from dragoman.auto.adapt import Adaptation
+    from dragoman.auto.adaptation import Adaptation
     from dragoman.auto.compare import CompareOptions, compare_systems
     from dragoman.auto.demonstration import DemoOptions, demo
     from dragoman.auto.options import Method
-    from dragoman.data.cleaning.clean import clean
+    from dragoman.data.cleaning.cleaner import clean
     from dragoman.data.cleaning.rules import CleanOptions
     from dragoman.data.correction_log import ReviewOptions, review
     from dragoman.decoding.options import DecodingOptions
     from dragoman.documents.files import TranslateOptions, translate
+    from dragoman.exchange.export_check import export
     from dragoman.exchange.huggingface.importing import import_model
     from dragoman.exchange.options import ExportOptions, ImportOptions
-    from dragoman.inference.alignments import AlignOptions
-    from dragoman.inference.back_translate import BackTranslateOptions, back_translate
+    from dragoman.inference.align.alignments import AlignOptions
+    from dragoman.inference.align.verbs import align
+    from dragoman.inference.back_translation import BackTranslateOptions, back_translate
     from dragoman.inference.completer import Completer
     from dragoman.inference.inputs import DecodingKeywords
     from dragoman.inference.labeler import Labeler
     from dragoman.inference.prediction import Prediction
     from dragoman.inference.predictor import Predictor
-    from dragoman.reports.score_files import score_alignment, score_files
+    from dragoman.inspect.measure.scored_files import score_alignment, score_files
+    from dragoman.runs.tasks.config import Config
     from dragoman.scoring.learning_curve import Curve
     from dragoman.scoring.options import ScoreAlignmentOptions, ScoreOptions
     from dragoman.scoring.report import Scores, compare, score
     from dragoman.serving.start import ServeOptions, serve
-    from dragoman.tasks.config import Config
     from dragoman.training.display import Display
 
 __all__ = [
@@ -101,12 +101,12 @@ __all__ = [
     "translate",
 ]
 
-terminal.pictures = lambda: import_module("dragoman.notebook")
+terminal.pictures = lambda: import_module("dragoman.inspect.notebook")
 
 # Imported when first used: they need torch, and `import dragoman` should not take its two seconds.
 _LATE = {
-    "AlignOptions": "dragoman.inference.alignments",
-    "BackTranslateOptions": "dragoman.inference.back_translate",
+    "AlignOptions": "dragoman.inference.align.alignments",
+    "BackTranslateOptions": "dragoman.inference.back_translation",
     "CleanOptions": "dragoman.data.cleaning.rules",
     "CompareOptions": "dragoman.auto.compare",
     "Completer": "dragoman.inference.completer",
@@ -121,20 +121,20 @@ _LATE = {
     "ScoreAlignmentOptions": "dragoman.scoring.options",
     "ScoreOptions": "dragoman.scoring.options",
     "Scores": "dragoman.scoring.report",
-    "align": "dragoman.analysis.align",
+    "align": "dragoman.inference.align.verbs",
     "ServeOptions": "dragoman.serving.start",
     "TranslateOptions": "dragoman.documents.files",
-    "back_translate": "dragoman.inference.back_translate",
-    "clean": "dragoman.data.cleaning.clean",
+    "back_translate": "dragoman.inference.back_translation",
+    "clean": "dragoman.data.cleaning.cleaner",
     "compare": "dragoman.scoring.report",
     "compare_systems": "dragoman.auto.compare",
     "demo": "dragoman.auto.demonstration",
-    "export": "dragoman.analysis.export_check",
+    "export": "dragoman.exchange.export_check",
     "import_model": "dragoman.exchange.huggingface.importing",
     "review": "dragoman.data.correction_log",
     "score": "dragoman.scoring.report",
-    "score_alignment": "dragoman.reports.score_files",
-    "score_files": "dragoman.reports.score_files",
+    "score_alignment": "dragoman.inspect.measure.scored_files",
+    "score_files": "dragoman.inspect.measure.scored_files",
     "serve": "dragoman.serving.start",
     "translate": "dragoman.documents.files",
 }
@@ -241,7 +241,7 @@ def train(
     `overrides` are settings such as "train.steps=2000". `task` is short for "task=…", and tells a type checker what
     comes back, as in `load`. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
-    from dragoman.progress import silent
+    from dragoman.base.long_work import silent
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
 
@@ -266,9 +266,9 @@ def _configuration(
     data: TrainingData, run: str | Path | None, overrides: tuple[str, ...], display: Display
 ) -> tuple[Config, Path]:
     from dragoman.auto.machine import configure_for_machine
+    from dragoman.base.files import run_name
     from dragoman.data.readers.memory import as_training_data
-    from dragoman.files import run_name
-    from dragoman.tasks import config as configuration
+    from dragoman.runs.tasks import config as configuration
 
     if isinstance(data, str | Path):
         folder = Path(run) if run is not None else Path("runs") / run_name(str(data))
@@ -308,9 +308,9 @@ def adapt(
     correction, and to judge by; by default they come from the data of the run. `method` says what is trained:
     "adapters" or the "whole" model. The result tells whether the new version was kept, and the scores that decided.
     """
-    from dragoman.auto.adapt import adapt as adapt_run
+    from dragoman.auto.adaptation import adapt as adapt_run
     from dragoman.auto.options import AdaptOptions
-    from dragoman.progress import silent
+    from dragoman.base.long_work import silent
     from dragoman.training.display import Display
 
     options = AdaptOptions(
@@ -340,9 +340,9 @@ def curve(
     """
     from dragoman.auto.curve import learning_curve
     from dragoman.auto.options import CurveOptions
+    from dragoman.base.files import run_name
+    from dragoman.base.long_work import silent
     from dragoman.data.readers.memory import as_training_data
-    from dragoman.files import run_name
-    from dragoman.progress import silent
     from dragoman.training.display import Display
 
     if run is None and not isinstance(data, str | Path):

@@ -3,6 +3,6 @@
 A plug-in imports `dragoman`, `dragoman.extend` and torch alone. The names keep their meaning within a minor version.
 """
 
-from dragoman.face import face
+from dragoman.base.face import face
 
 __getattr__, __dir__ = face(__name__, __file__)

@@ -1,7 +1,7 @@
 # Settings of an entry: a frozen dataclass with a `kind`.
-from dragoman.config.fields import Range as Range
-from dragoman.config.fields import Size as Size
-from dragoman.config.fields import setting as setting
+from dragoman.base.config.fields import Range as Range
+from dragoman.base.config.fields import Size as Size
+from dragoman.base.config.fields import setting as setting
 
 # Data: readers of files, the examples that they give, and batches.
 from dragoman.data.batch import Batch as Batch
@@ -35,7 +35,7 @@ from dragoman.documents.base import Reading as Reading
 from dragoman.documents.markup import Block as Block
 from dragoman.documents.markup import unchanged as unchanged
 from dragoman.documents.registry import DocumentFormat as DocumentFormat
-from dragoman.exchange.exporter import Exporter as Exporter
+from dragoman.inference.engine.exporter import Exporter as Exporter
 
 # Models: what passes between encoders, decoders and searches.
 from dragoman.models.contracts import Decoder as Decoder
@@ -48,6 +48,10 @@ from dragoman.models.entries import EncoderEntry as EncoderEntry
 from dragoman.models.entries import FeatureEncoderEntry as FeatureEncoderEntry
 from dragoman.models.entries import SequenceEncoderEntry as SequenceEncoderEntry
 from dragoman.runs.folder import Run as Run
+from dragoman.runs.tasks.base import Starter as Starter
+from dragoman.runs.tasks.base import Task as Task
+from dragoman.runs.tasks.translate import Translate as Translate
+from dragoman.runs.tasks.translate import TranslateConfig as TranslateConfig
 
 # Metrics.
 from dragoman.scoring.metric import FloatArray as FloatArray
@@ -58,10 +62,6 @@ from dragoman.scoring.metric import TextMetric as TextMetric
 from dragoman.scoring.metric import as_rows as as_rows
 from dragoman.scoring.metric import ratio as ratio
 from dragoman.scoring.metric import signature as signature
-from dragoman.tasks.base import Starter as Starter
-from dragoman.tasks.base import Task as Task
-from dragoman.tasks.translate import Translate as Translate
-from dragoman.tasks.translate import TranslateConfig as TranslateConfig
 
 # Checks of registered entries, one for each kind.
 from dragoman.testing import check_constraint as check_constraint

@@ -59,7 +59,7 @@ def main() -> None:
     for result in found:
         print(row(result))
     if options.picture:
-        from dragoman.analysis.figures import new_figure, save_plot
+        from dragoman.inspect.views.figures import new_figure, save_plot
 
         drawing = new_figure(7.5, 4.6)
         axes = drawing.subplots()

@@ -135,8 +135,8 @@ def hardware() -> str:
 
 def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     """The recipe's configuration as a file `dragoman train` reads."""
-    from dragoman.config import settings
-    from dragoman.tasks import config as configuration
+    from dragoman.base.config import settings
+    from dragoman.runs.tasks import config as configuration
 
     table = placed(recipe["config"], str((work / f"{recipe['recipe'].get('first', '')}-1").absolute()))
     table["data"] = dict(table.get("data", {}), train=data_table(data, work, recipe["recipe"]["train"]))
@@ -218,7 +218,7 @@ def chosen(recipe: Table, data: Path, work: Path, run: Path, log: Any) -> tuple[
 
 def parameters(run: Path) -> int:
     """The number of trainable parameters."""
-    from dragoman.analysis.layer_table import parameter_count
+    from dragoman.inspect.views.layer_table import parameter_count
     from dragoman.runs import Run
 
     found = Run(run)
@@ -302,7 +302,7 @@ def by_group(right: list[bool], groups: list[str]) -> dict[str, float]:
 
 def variants(name: str, recipe: Table, only: list[str] | None) -> dict[str, Table]:
     """A recipe with variants as one recipe per variant; the file states shared settings once."""
-    from dragoman.config import settings
+    from dragoman.base.config import settings
 
     if "variants" not in recipe:
         return {name: recipe}

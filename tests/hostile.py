@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dragoman.base.errors import ConfigError
 from dragoman.cli import cli
 from dragoman.commands.settings import SettingsCommand, accepted_at, from_text
-from dragoman.errors import ConfigError
 
 REFUSED, ANY = frozenset({2}), frozenset({0, 2})
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.base.errors import ConfigError, DataError, DragomanError, RunError
 from dragoman.data.examples import Example
-from dragoman.errors import ConfigError, DataError, DragomanError, RunError
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
-from dragoman.tasks import config
+from dragoman.runs.tasks import config
 from tests.conftest import TrainedFolder, call, words, write_rows
 
 
@@ -62,7 +62,7 @@ def test_a_setting_in_place_of_the_folder_is_explained() -> None:
 
 
 def dragoman_toml(table: dict[str, Any]) -> str:
-    from dragoman.config import settings
+    from dragoman.base.config import settings
 
     return settings.dump(config.build(table))
 

@@ -25,10 +25,10 @@ import pyarrow.parquet
 import pytest
 
 from dragoman import cli
+from dragoman.base.config import settings
 from dragoman.commands.root import GROUPS
-from dragoman.config import settings
 from dragoman.data.readers.lines import read_lines
-from dragoman.tasks import config
+from dragoman.runs.tasks import config
 from tests.conftest import SMALL, TrainedFolder, call, tree, words, write_rows
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -374,7 +374,7 @@ def test_our_own_mistakes_are_called_so(inside: TrainedFolder, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("dragoman.reports.run_summary.run_information", broken)
+    monkeypatch.setattr("dragoman.inspect.measure.run_summary.run_information", broken)
     result = call("info", inside.run)
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert result.err.startswith("dragoman: internal error: ZeroDivisionError: oh. Add --trace")

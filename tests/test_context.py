@@ -23,9 +23,9 @@ from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
 from dragoman.inference.predictor import Predictor, SearchWork
 from dragoman.runs import Run
+from dragoman.runs.tasks.table import task_of
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.models import BatchWork, ServedModel
-from dragoman.tasks.table import task_of
 from tests.conftest import SMALL, CommandResult, call, quiet_machine, write_rows
 
 NAMES = "abcdef"

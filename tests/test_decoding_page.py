@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.config.fields import fields_of
 from dragoman.cli import guarded
 from dragoman.commands.evaluate import SCHEMA
-from dragoman.config.fields import fields_of
 from dragoman.decoding.methods import METHODS
 from tests.conftest import SMALL, quiet_machine
 

@@ -66,8 +66,8 @@ def test_pages_name_everything_registered() -> None:
     from dragoman.data.tokenizers.load import TEXT_CONFIGS
     from dragoman.exchange.registry import EXPORTERS
     from dragoman.models.registry import DECODERS, ENCODERS
+    from dragoman.runs.tasks.table import TASKS
     from dragoman.scoring.registry import metrics_by_name
-    from dragoman.tasks.table import TASKS
 
     for name, registered in (
         ("reference/architectures.md", {*ENCODERS, *DECODERS}),

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import settings
+from dragoman.base.config import settings
 from dragoman.runs import train
-from dragoman.tasks.config import build
+from dragoman.runs.tasks.config import build
 from tests.conftest import call, quiet_machine
 from tests.tasks import test_media_end_to_end as media
 from tests.web.test_every_task import CASES, MEDIA, RECURRENT, table, write_data

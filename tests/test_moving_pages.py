@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from dragoman.auto.media import MODELS
+from dragoman.base.config.settings import override
+from dragoman.base.errors import ConfigError
 from dragoman.cli import cli
 from dragoman.commands.settings import SettingsCommand
-from dragoman.config.settings import override
-from dragoman.errors import ConfigError
-from dragoman.tasks.config import build, preset_names
-from dragoman.tasks.table import TASKS
+from dragoman.runs.tasks.config import build, preset_names
+from dragoman.runs.tasks.table import TASKS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.analysis.attention import attention_map
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.examples import Example
-from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.inference.align.attention import attention_map
 from dragoman.inference.predictor import Predictor
-from dragoman.tasks import config
+from dragoman.runs.tasks import config
 from tests.conftest import CommandResult, call, quiet_machine, words, write_rows
 
 ANSWERS: dict[str, Callable[[str], str]] = {"same": str, "back": lambda word: word[::-1]}

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dragoman.base.version import __version__
 from dragoman.commands import installation
 from dragoman.commands.installation import CORE, EXTRAS, installation_lines
-from dragoman.version import __version__
 from tests.conftest import call
 from tests.processes import free_port
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.errors import DataError, RunError
+from dragoman.base.errors import DataError, RunError
 
 SCRIPT = '''\
 """A user's script, as `mypy --strict` reads it."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import settings
-from dragoman.tasks.config import build
+from dragoman.base.config import settings
+from dragoman.runs.tasks.config import build
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))

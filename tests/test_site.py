@@ -17,16 +17,16 @@ import pytest
 
 import dragoman
 from dragoman.auto.search.state import TABLE_FILE
+from dragoman.base.config.dump import describe
 from dragoman.cli import cli
-from dragoman.config.dump import describe
 from dragoman.data.readers.base import READERS
 from dragoman.decoding.shortlist import NAME as SHORTLIST
 from dragoman.inference.confidence import CALIBRATION
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.shards import MANIFEST
 from dragoman.runs.folder import IMPORTED, MEMBERS_FILE, RUN_FORMAT, SEARCH
+from dragoman.runs.tasks.table import TASKS
 from dragoman.runs.versions import LIST
-from dragoman.tasks.table import TASKS
 from dragoman.training.trained_weights import BASE
 from dragoman.training.trainer import WEIGHTS
 

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.analysis.figures import new_figure, save_plot
+from dragoman.base.errors import DragomanError
 from dragoman.cli import guarded
 from dragoman.commands import demonstration
-from dragoman.errors import DragomanError
 from dragoman.exchange.web_runtime import find_runtime
+from dragoman.inspect.views.figures import new_figure, save_plot
 
 ROOT = Path(__file__).resolve().parent.parent
 LADDER = ROOT / "benchmarks" / "results" / "ladder.json.gz"

@@ -17,15 +17,15 @@ from typing import Any
 import click
 
 import dragoman
+from dragoman.base.config.dump import plain
+from dragoman.base.config.fields import accepted, default_of, fields_of, kind_of, kinds_of, type_hints
+from dragoman.base.config.toml_text import inline, join_place, one_of
 from dragoman.cli import cli
 from dragoman.commands.root import GROUPS
 from dragoman.commands.settings import SettingsCommand
-from dragoman.config.dump import plain
-from dragoman.config.fields import accepted, default_of, fields_of, kind_of, kinds_of, type_hints
-from dragoman.config.toml_text import inline, join_place, one_of
+from dragoman.runs.tasks.table import TASKS
 from dragoman.serving.app import ABOUT, PROBLEMS, create_app
 from dragoman.serving.config import ServeConfig
-from dragoman.tasks.table import TASKS
 
 MADE = "<!-- made by tools/reference_pages.py from the code -->\n\n"
 PLACES = 4  # of a table of settings that occurs in many

@@ -51,7 +51,7 @@ def read(name: str) -> str:
 
 
 def version() -> str:
-    found = re.search(r'__version__ = "(.*)"', read("dragoman/version.py"))
+    found = re.search(r'__version__ = "(.*)"', read("dragoman/base/version.py"))
     assert found is not None
     return found[1]
 
@@ -66,7 +66,7 @@ def check_version() -> Iterator[str]:
     """One version everywhere, newer than every tag."""
     own = version()
     if str(Version(own)) != own:
-        yield f"dragoman/version.py: found {own}, expected the normal form {Version(own)}"
+        yield f"dragoman/base/version.py: found {own}, expected the normal form {Version(own)}"
     cited = re.search(r"^version: (.*)$", read("CITATION.cff"), re.MULTILINE)
     if cited is None or cited[1] != own:
         yield f"CITATION.cff: found version {cited and cited[1]}, expected {own}"
@@ -74,7 +74,7 @@ def check_version() -> Iterator[str]:
     for tag in run("git", "tag", "--list", "v*").stdout.split():
         here = run("git", "rev-parse", f"{tag}^{{commit}}").stdout.strip() == head
         if Version(tag[1:]) >= Version(own) and not (here and tag == f"v{own}"):
-            yield f"dragoman/version.py: found {own}, but the tag {tag} exists; raise the version"
+            yield f"dragoman/base/version.py: found {own}, but the tag {tag} exists; raise the version"
 
 
 def check_changelog() -> Iterator[str]:

@@ -14,8 +14,8 @@ def collect() -> str:
     """The text of `suggestions.json`, from the tables of the package."""
     from dragoman.decoding.methods import METHODS
     from dragoman.exchange.registry import EXPORTERS
+    from dragoman.runs.tasks.table import TASKS
     from dragoman.scoring.registry import metrics_by_name
-    from dragoman.tasks.table import TASKS
 
     methods: dict[str, Suggestions] = {kind: {} for kind in sorted(METHODS)}
     for kind, found in methods.items():
@@ -33,8 +33,8 @@ def collect() -> str:
 
 def add_settings(found: Suggestions, cls: Any, place: str) -> None:
     """Add the settings of a class and of all kinds of its tables; several tasks may have a place with other kinds."""
-    from dragoman.config.fields import accepted, fields_of, kinds_of, type_hints
-    from dragoman.config.toml_text import join_place
+    from dragoman.base.config.fields import accepted, fields_of, kinds_of, type_hints
+    from dragoman.base.config.toml_text import join_place
 
     for name, field in fields_of(cls).items():
         expected, inner = accepted(type_hints(cls)[name]), join_place(place, name)

@@ -31,7 +31,7 @@ from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
@@ -159,7 +159,7 @@ class AgainstCTranslate2:
             self.engines[name] = cases.engine_of(model, folder / name, workers=1)
 
     def __call__(self, draw: random.Random, counts: Counter[str]) -> str:
-        from dragoman.exchange.engine import EngineSearch
+        from dragoman.inference.engine.engine import EngineSearch
 
         name = draw.choice(list(self.models))
         config = SearchConfig(

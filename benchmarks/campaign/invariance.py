@@ -28,7 +28,7 @@ from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.phrases import RequiredPhrases
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES

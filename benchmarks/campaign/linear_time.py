@@ -24,8 +24,10 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
+from dragoman.base.config.loader import read_toml
+from dragoman.base.errors import DragomanError
+from dragoman.base.terminal import visible
 from dragoman.classical.arpa import arpa_orders
-from dragoman.config.loader import read_toml
 from dragoman.data.languages import languages_of_name
 from dragoman.data.media.files import members
 from dragoman.data.readers.base import ReadOptions
@@ -40,8 +42,6 @@ from dragoman.decoding.constraints.source import Terminology, find_placeholders,
 from dragoman.documents.base import Reading, UnitTranslation
 from dragoman.documents.markup import Aligned, place_markup, words_of
 from dragoman.documents.registry import open_document
-from dragoman.errors import DragomanError
-from dragoman.terminal import visible
 
 MAX_SIZE = 1 << 20  # characters
 FIRST_SIZE = 1 << 11

@@ -199,7 +199,7 @@ def mutate_structure(suffix: str, data: bytes, draw: random.Random) -> bytes:
 
 def toml(table: Any) -> bytes:
     """A table as TOML."""
-    from dragoman.config.settings import inline
+    from dragoman.base.config.settings import inline
 
     content = table if isinstance(table, dict) else {"data": table}
     return "".join(f"{json.dumps(key)} = {inline(part)}\n" for key, part in content.items()).encode()
@@ -257,10 +257,10 @@ class Subjects:
         """Build a configuration, write it, read it back, and build its model without memory."""
         import torch
 
-        from dragoman.config import settings
+        from dragoman.base.config import settings
         from dragoman.models.config import EncoderDecoderConfig
-        from dragoman.tasks import config
-        from dragoman.tasks.table import task_of
+        from dragoman.runs.tasks import config
+        from dragoman.runs.tasks.table import task_of
         from dragoman.training.capacity import is_unusual
 
         table = draw.choice(self.tables)
@@ -273,7 +273,7 @@ class Subjects:
         path.write_text(settings.dump(built))
         assert settings.as_table(config.load(path)) == settings.as_table(built) or "nan" in settings.dump(built)
         if isinstance(built.model, EncoderDecoderConfig) and not is_unusual(settings.as_table(built.model)):
-            from dragoman.tasks.translate import build_model
+            from dragoman.runs.tasks.translate import build_model
 
             with torch.device("meta"):
                 build_model(built, 12, 12)
@@ -339,9 +339,9 @@ class Subjects:
 
     def run(self, draw: random.Random) -> None:
         """Open a run, predict with it, show its information, read its checkpoints."""
-        from dragoman.errors import DragomanError
+        from dragoman.base.errors import DragomanError
         from dragoman.inference.load import load_run
-        from dragoman.reports.run_summary import run_information
+        from dragoman.inspect.measure.run_summary import run_information
         from dragoman.runs import Run
         from dragoman.training.checkpoints import Checkpoints
 
@@ -406,9 +406,9 @@ def apply(loaded: Any, inputs: list[str]) -> None:
 
 def config_tables() -> list[dict[str, Any]]:
     """The starter of every task, all presets, and settings that starters leave out."""
-    from dragoman.errors import ConfigError
-    from dragoman.tasks.config import build, preset_names, preset_table
-    from dragoman.tasks.table import TASKS
+    from dragoman.base.errors import ConfigError
+    from dragoman.runs.tasks.config import build, preset_names, preset_table
+    from dragoman.runs.tasks.table import TASKS
     from tests.training.kill_driver import CASES, table
 
     presets = [preset_table(name) | {"data": {"train": "a.tsv"}} for name in preset_names()]
@@ -530,7 +530,7 @@ class TooSlow(BaseException):
 
 def run_case(subjects: Subjects, kind: str, number: int, seed: int) -> str:
     """How a case ends: "well", "refused", or what went wrong."""
-    from dragoman.errors import DragomanError
+    from dragoman.base.errors import DragomanError
 
     signal.alarm(MAX_SECONDS * 4)  # of a busy machine; CPU time is what counts
     start = time.process_time()

@@ -28,12 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, die_with_parent, scratch
+from dragoman.base.errors import ConfigError, DragomanError
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import ConfigError, DragomanError
 from dragoman.inference import shards as shard_work
 from dragoman.inference.shards import Job
 from dragoman.runs import train
-from dragoman.tasks.config import build
+from dragoman.runs.tasks.config import build
 from dragoman.training.display import Display
 
 WORDS = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]

@@ -60,7 +60,7 @@ def tables(folder: Path) -> dict[str, dict[str, Any]]:
 def cycle(folder: Path) -> None:
     """What a user does in a day: train three runs, predict by both engines and by every method, evaluate, complete."""
     import dragoman
-    from dragoman.errors import DragomanError
+    from dragoman.base.errors import DragomanError
 
     shutil.rmtree(folder / "runs", ignore_errors=True)
     for name, table in tables(folder).items():

@@ -9,9 +9,9 @@ import torch
 
 from dragoman.classical.dictionary import CopyConfig
 from dragoman.runs import Run
+from dragoman.runs.tasks.translate import TranslateConfig
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.scoring.report import score_table
-from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 METRIC = "chrf"  # graded, so that it also compares outputs that are never quite right

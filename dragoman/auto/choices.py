@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dragoman.config.overrides import nested
-from dragoman.config.settings import merge, override
-from dragoman.errors import ConfigError
-from dragoman.tasks.config import Config, build, preset_table
+from dragoman.base.config.overrides import nested
+from dragoman.base.config.settings import merge, override
+from dragoman.base.errors import ConfigError
+from dragoman.runs.tasks.config import Config, build, preset_table
 
 STEPS = "train.steps"
 # Chosen by train.steps: the smallest and the largest value that scaling gives.

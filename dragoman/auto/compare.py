@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dragoman.config.settings import Range, Size, setting
-from dragoman.errors import DataError
-from dragoman.files import atomic_write, check_creatable
+from dragoman.base.config.settings import Range, Size, setting
+from dragoman.base.errors import DataError
+from dragoman.base.files import atomic_write, check_creatable
 from dragoman.scoring.options import Draws, Seed, draws_setting, metrics_setting, seed_setting, units_setting
 
 if TYPE_CHECKING:
-    from dragoman.analysis.view import View
     from dragoman.data.examples import Example
-    from dragoman.tasks.config import Config
+    from dragoman.inspect.views.view import View
+    from dragoman.runs.tasks.config import Config
 
 Say = Callable[[str], None]
 
@@ -160,7 +160,7 @@ def redraw(report: str, options: CompareOptions, say: Say) -> Comparison:
 
 
 def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
-    from dragoman.analysis.view import listed, packed
+    from dragoman.inspect.views.view import listed, packed
     from dragoman.web.page import build_page, plain
 
     if (output := options.output) is None:
@@ -176,9 +176,9 @@ def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
 
 def compare_files(files: Sequence[str], options: CompareOptions) -> Comparison:
     """Texts: REFERENCES, the baseline, and other systems."""
-    from dragoman.reports import score_files
-    from dragoman.reports.comparison import compare_texts
-    from dragoman.reports.text_tables import comparison_lines
+    from dragoman.inspect.measure import scored_files as score_files
+    from dragoman.inspect.measure.comparison import compare_texts
+    from dragoman.inspect.measure.text_tables import comparison_lines
 
     options.refuse("test steps tokens minutes sentence", "goes with runs and configurations")
     references, *systems = files
@@ -194,8 +194,8 @@ def compare_files(files: Sequence[str], options: CompareOptions) -> Comparison:
 
 
 def compare_untrained(options: CompareOptions) -> Comparison:
-    from dragoman.analysis.gradients import by_recurrent_weight, untrained_cells
-    from dragoman.reports.comparison import untrained_views
+    from dragoman.inspect.measure.comparison import untrained_views
+    from dragoman.inspect.views.gradients import by_recurrent_weight, untrained_cells
 
     flows = {"cells": untrained_cells(options.seed), "recurrent weight": by_recurrent_weight(options.seed)}
     rows = {kind: [{"name": flow.name, "factor": 10**flow.slope, "norms": flow.state.tolist()} for flow in own]
@@ -209,8 +209,8 @@ def compare_untrained(options: CompareOptions) -> Comparison:
 
 def compare_tasks(systems: Sequence[str], folder: str, options: CompareOptions, say: Say) -> Comparison:
     """A row for each configuration, a column for each task: folders with a task.toml (data and metric)."""
-    from dragoman.analysis.view import View
-    from dragoman.auto.task_table import read_tasks, table_lines, task_table
+    from dragoman.auto.task_tables import read_tasks, table_lines, task_table
+    from dragoman.inspect.views.view import View
 
     options.refuse("test tokens minutes sentence source plot metrics", "does not go with --tasks")
     if options.own_tokenizers:
@@ -228,7 +228,7 @@ def compare_tasks(systems: Sequence[str], folder: str, options: CompareOptions, 
 
 def compare_models(systems: Sequence[str], options: CompareOptions, say: Say) -> Comparison:
     from dragoman.runs import Run
-    from dragoman.tasks.config import load
+    from dragoman.runs.tasks.config import load
 
     options.refuse("plot source", "goes with texts")
     configs, runs = {}, {}
@@ -252,7 +252,7 @@ def compare_models(systems: Sequence[str], options: CompareOptions, say: Say) ->
 
 def train_configs(configs: Mapping[str, Config], options: CompareOptions, say: Say) -> dict[str, list[Path]]:
     """Train every configuration with one budget, else the steps of the first; returns names and run folders."""
-    from dragoman.runs.protocol import Budget, train_all
+    from dragoman.auto.protocol import Budget, train_all
 
     given = {name: value for name in ("steps", "tokens", "minutes") if (value := getattr(options, name)) is not None}
     if len(given) > 1:
@@ -263,8 +263,8 @@ def train_configs(configs: Mapping[str, Config], options: CompareOptions, say: S
 
 def compare_ladder(pairs: str, options: CompareOptions, say: Say) -> Comparison:
     """Train the ladder on a file of pairs and explain it."""
-    from dragoman.auto.ladder import hold_out, ladder
-    from dragoman.reports.comparison import story_view
+    from dragoman.auto.architecture_ladder import hold_out, ladder
+    from dragoman.inspect.measure.comparison import story_view
 
     options.refuse("plot source", "goes with texts")
     test: list[Example] | None = None
@@ -292,7 +292,7 @@ def compare_trained(
     title: str, runs: Mapping[str, Sequence[Path]], test: Sequence[Example], options: CompareOptions, say: Say
 ) -> Comparison:
     """The scores of trained runs on test pairs."""
-    from dragoman.reports.comparison import compare_runs
+    from dragoman.inspect.measure.comparison import compare_runs
     from dragoman.scoring.registry import metrics_by_name
 
     views = compare_runs(

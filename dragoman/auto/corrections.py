@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.data.cleaning.clean import Report, judge
+from dragoman.base.errors import DataError
+from dragoman.data.cleaning.cleaner import Report, judge
 from dragoman.data.cleaning.rules import Profile, Rule, Settings, chosen_rules
 from dragoman.data.correction_log import Correction, CorrectionLog
 from dragoman.data.examples import Example, Fault, FaultError, make_example
@@ -19,7 +20,6 @@ from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.split import source_hash
 from dragoman.documents.base import MAX_BYTES
 from dragoman.documents.registry import FORMATS, open_document
-from dragoman.errors import DataError
 from dragoman.inference.evaluation import as_examples
 from dragoman.runs import Run
 from dragoman.runs.versions import list_versions

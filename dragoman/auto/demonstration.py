@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.config.settings import setting
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import MissingExtraError
 from dragoman.data.examples import Example
-from dragoman.errors import MissingExtraError
 from dragoman.training.display import Display, duration
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def learn(preset: str, training: Path, folder: Path, overrides: Sequence[str] = 
     """Train a preset in a folder; returns the run and how long training took."""
     from dragoman.inference.load import load_predictor
     from dragoman.runs import train
-    from dragoman.tasks.config import build
+    from dragoman.runs.tasks.config import build
 
     config = build({"preset": preset, "data": {"train": str(training)}}, overrides)
     progress = train(config, folder, Display())
@@ -79,7 +79,7 @@ def demo(
     options: DemoOptions | None = None, overrides: Sequence[str] = (), say: Callable[[str], object] = print
 ) -> Path:
     """Train, score, pronounce ten unseen words, and write a page that shows a network at work; returns the page."""
-    from dragoman.tasks.config import build
+    from dragoman.runs.tasks.config import build
 
     options = options or DemoOptions()
     run, preset = options.run, options.preset

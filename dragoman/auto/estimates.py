@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from dragoman.analysis.cost import saved_bytes, timed
+from dragoman.base.errors import DragomanError, WarningLine
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
-from dragoman.errors import DragomanError, WarningLine
+from dragoman.inspect.measure.cost import saved_bytes, timed
 from dragoman.models.config import PartitionedSoftmaxConfig, SampledSoftmaxConfig
-from dragoman.tasks.config import Config
-from dragoman.tasks.table import task_of
+from dragoman.runs.tasks.config import Config
+from dragoman.runs.tasks.table import task_of
 from dragoman.training.capacity import available_memory
 from dragoman.training.config import MovingAverageConfig, OptimizerConfig
 from dragoman.training.display import duration

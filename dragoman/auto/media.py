@@ -10,18 +10,18 @@ from typing import Any
 
 from dragoman.auto.budget import cosine_schedule, lower_rate, started_settings
 from dragoman.auto.choices import STEPS, Choice, chosen, finish
-from dragoman.config import settings
-from dragoman.config.settings import merge, override
+from dragoman.base.config import settings
+from dragoman.base.config.settings import merge, override
+from dragoman.base.errors import DataError
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example
 from dragoman.data.media.audio import read_sample_rate
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MediaError, read_bytes
 from dragoman.data.split import FEW, read_examples, too_few, usable_examples
-from dragoman.errors import DataError
-from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config
-from dragoman.tasks.media import MediaTask, Transcribe
+from dragoman.runs.tasks.base import Task
+from dragoman.runs.tasks.config import Config
+from dragoman.runs.tasks.media import MediaTask, Transcribe
 
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
 WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"num_mels": 23}

@@ -20,6 +20,8 @@ from dragoman.auto.relation import (
     new_words,
     shared_letters,
 )
+from dragoman.base.errors import WarningLine
+from dragoman.base.long_work import Progress
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import READERS, ReadOptions
@@ -27,8 +29,6 @@ from dragoman.data.readers.columns import LARGE_FILE
 from dragoman.data.split import read_examples, source_hash, too_few, usable_examples
 from dragoman.data.tokenizers.characters import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
-from dragoman.errors import WarningLine
-from dragoman.progress import Progress
 from dragoman.scoring.edit import common_length
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.config.settings import Range, setting
 from dragoman.classical.model import Arrays, Note, ScoredTokens, TensorSpec, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
 from dragoman.classical.word_alignment import PRIOR, BothDirections, WordAligner
-from dragoman.config.settings import Range, setting
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 

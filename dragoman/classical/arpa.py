@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from dragoman.base.errors import DataError
+from dragoman.base.files import atomic_write
 from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, ngram_words, suffix_links
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ints
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK, Tokenizer
-from dragoman.errors import DataError
-from dragoman.files import atomic_write
 
 NAMES = {UNK: "<unk>", SOS: "<s>", EOS: "</s>"}
 IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": SOS, "</s>": EOS}

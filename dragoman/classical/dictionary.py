@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.long_work import check_interrupted
 from dragoman.classical.model import (
     Arrays,
     Note,
@@ -26,8 +28,6 @@ from dragoman.classical.model import (
     stored_rows,
 )
 from dragoman.classical.rows import Ragged, pair_rows
-from dragoman.config.settings import Range, setting
-from dragoman.progress import check_interrupted
 from dragoman.scoring.edit import edit_distance
 
 if TYPE_CHECKING:

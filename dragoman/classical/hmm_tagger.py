@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import DataError, RunError
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
 from dragoman.classical.model import (
     Arrays,
@@ -23,11 +25,9 @@ from dragoman.classical.model import (
     stored_rows,
 )
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged
-from dragoman.config.settings import Range, setting
 from dragoman.data.rows import NO_TAG, Rows
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.errors import DataError, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor

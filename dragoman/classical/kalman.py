@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
+from dragoman.base.config.settings import Range, setting
 from dragoman.classical.model import Arrays, FittedLabeler, LabelOutput, Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats
-from dragoman.config.settings import Range, setting
 from dragoman.data.rows import Rows
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.classical.rows import Ragged
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.errors import ConfigError, RunError
 from dragoman.models.traits import ModelTraits
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import DataError
 from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, gather, ngram_words, prune, smooth, suffix_links
 from dragoman.classical.model import Arrays, FittedModel, Note, Size, TensorSpec
 from dragoman.classical.ngram_counts import count_ngrams
 from dragoman.classical.rows import Floats, Ints, Ragged
-from dragoman.config.settings import Range, setting
 from dragoman.data.store import Column
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import DataError
+from dragoman.base.long_work import check_interrupted
 from dragoman.classical.joint_alignment import align_jointly, shapes_of
 from dragoman.classical.model import (
     Arrays,
@@ -27,11 +30,8 @@ from dragoman.classical.model import (
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged, join_rows, offsets_of, pair_rows, take_rows
 from dragoman.classical.vocabulary import same_spelling
-from dragoman.config.settings import Range, setting
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, UNK, Tokenizer
-from dragoman.errors import DataError
-from dragoman.progress import check_interrupted
 
 if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus

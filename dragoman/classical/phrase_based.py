@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import DataError
 from dragoman.classical.model import (
     Arrays,
     Note,
@@ -36,10 +38,8 @@ from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_a
 from dragoman.classical.rows import Floats, Ragged, pair_rows
 from dragoman.classical.vocabulary import fold_case, same_spelling
 from dragoman.classical.word_alignment import BothDirections
-from dragoman.config.settings import Range, setting
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
-from dragoman.errors import DataError
 from dragoman.scoring.symmetrization import LinkRows
 
 if TYPE_CHECKING:

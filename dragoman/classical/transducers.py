@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+from dragoman.base.config.table import Table, imported
 from dragoman.classical.model import Transducer
-from dragoman.config.table import Table, imported
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import RunError
 from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
 from dragoman.classical.hmm_alignment import JUMPS, forward_backward
 from dragoman.classical.model import Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats, Ints, KeyIndex, Ragged, by_source_length, distinct
-from dragoman.errors import RunError
 from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
 
 NULL = 0  # the number of the empty word

@@ -8,9 +8,9 @@ from dataclasses import replace
 import click
 
 from dragoman.auto.options import AdaptOptions
+from dragoman.base.errors import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option, json_option, quiet_option, tag_option
-from dragoman.errors import DataError
 
 
 @click.command()
@@ -68,7 +68,7 @@ def adapt(
         raise DataError(f"found {corrections} and --from-server {from_server}, expected one of them")
     if corrections is None and from_server is None:
         raise DataError("nothing to adapt to: name a file of corrections or --from-server, or go back with --rollback")
-    from dragoman.auto.adapt import adapt as adapt_run
+    from dragoman.auto.adaptation import adapt as adapt_run
     from dragoman.training.display import Display
 
     options = replace(options, tag=tag, overrides=overrides, device=device, from_server=from_server is not None)

@@ -7,14 +7,14 @@ import sys
 
 import click
 
+from dragoman.base.long_work import progress
 from dragoman.commands import inputs
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_message, print_warning
 from dragoman.data.examples import Fault, Pairs
-from dragoman.inference.alignments import AlignOptions, TermOptions
-from dragoman.progress import progress
+from dragoman.inference.align.alignments import AlignOptions, TermOptions
 
 REPORTED = 100  # alignments between two steps of the progress bar
 FILES_NEEDED = "name either FILE or both --source and --target, or add --predict to align what the run outputs"
@@ -58,7 +58,7 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
-    from dragoman.analysis import align as library
+    from dragoman.inference.align import verbs as library
     from dragoman.inference.inputs import StreamOptions
 
     if options.model is not None:
@@ -102,7 +102,7 @@ def terms(files: str | Pairs, options: TermOptions, as_json: bool) -> None:
     dragoman terms pairs.tsv | cut -f 1,2 > list.tsv
     dragoman predict runs/my input.txt constraints.terminology=list.tsv
     """
-    from dragoman.analysis import align as library
+    from dragoman.inference.align import verbs as library
 
     extracted = library.terms(files, options)
     as_utf8()

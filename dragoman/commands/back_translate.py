@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
+from dragoman.base.errors import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import print_message, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.decoding.options import DecodingSettings
-from dragoman.errors import DataError
-from dragoman.inference.back_translate import BackTranslateOptions
-from dragoman.inference.back_translate import back_translate as make_pairs
+from dragoman.inference.back_translation import BackTranslateOptions
+from dragoman.inference.back_translation import back_translate as make_pairs
 
 SCHEMA = Schema(
     DecodingSettings,

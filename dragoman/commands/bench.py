@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.analysis.options import BenchOptions
+from dragoman.base.errors import DataError
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message
 from dragoman.data.examples import Pairs
-from dragoman.errors import DataError
+from dragoman.inspect.options import BenchOptions
 
 if TYPE_CHECKING:
-    from dragoman.analysis.cost import LayerCost
+    from dragoman.inspect.measure.cost import LayerCost
 
 
 @click.command()
@@ -51,7 +51,7 @@ def bench(run: str | None, files: str | Pairs | None, options: BenchOptions, as_
 
 
 def measure_run(run: str, files: str | Pairs | None, options: BenchOptions, as_json: bool) -> None:
-    from dragoman.analysis import speed
+    from dragoman.inspect.measure import speed
 
     found = speed.bench(run, files, options)
     if as_json:
@@ -67,8 +67,8 @@ def measure_run(run: str, files: str | Pairs | None, options: BenchOptions, as_j
 
 
 def against_length(options: BenchOptions, as_json: bool) -> None:
-    from dragoman.analysis.cost import bench_layers
-    from dragoman.analysis.speed import machine
+    from dragoman.inspect.measure.cost import bench_layers
+    from dragoman.inspect.measure.speed import machine
 
     def print_cost(row: LayerCost) -> None:
         if not as_json:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dragoman.base.errors import ConfigError, DataError, RunError
+from dragoman.base.files import check_output, check_writable
 from dragoman.commands.settings import Settings, SettingsCommand
-from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.files import check_output, check_writable
 
 if TYPE_CHECKING:
     from dragoman.runs import Run
@@ -121,7 +121,7 @@ def require_search(command: str, folder: str, tasks: str = '"translate"', text: 
 
     `tasks` are those that the command works with.
     """
-    from dragoman.inference.open_inputs import reads_files
+    from dragoman.inference.opened_inputs import reads_files
     from dragoman.runs import Run
 
     run = Run(folder)

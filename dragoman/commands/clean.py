@@ -32,7 +32,7 @@ def clean(files: str | Pairs, options: CleanOptions, as_json: bool) -> None:
     are in the file of --rejects, with rule, place and reason, tab-separated. Rules that also reject good translations
     are off: see 'scarce' in the documentation.
     """
-    from dragoman.data.cleaning.clean import clean as clean_corpus
+    from dragoman.data.cleaning.cleaner import clean as clean_corpus
 
     with Display(quiet=not sys.stderr.isatty()) as display:
         report = clean_corpus(files, options, display.preparing)

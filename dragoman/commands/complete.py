@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import DataError
+from dragoman.base.long_work import progress
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.inputs import read_examples
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_prompt, print_unseen, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Pairs
 from dragoman.decoding.config import MAX_SAMPLES, MAX_TOKENS
-from dragoman.errors import DataError
-from dragoman.progress import progress
 
 if TYPE_CHECKING:
     from dragoman.runs import Run
@@ -85,7 +85,7 @@ def complete(
     from dragoman.inference.completer import CompletionOptions
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_completer
-    from dragoman.inference.open_inputs import open_inputs
+    from dragoman.inference.opened_inputs import open_inputs
     from dragoman.inference.unseen import UnseenInputs
 
     options = CompletionOptions(

@@ -183,7 +183,7 @@ def known() -> dict[str, Any]:
 
 
 def preset_names() -> list[str]:
-    folder = resources.files("dragoman.config") / "presets"
+    folder = resources.files("dragoman.base.config") / "presets"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 

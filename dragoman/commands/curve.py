@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.auto.options import CurveOptions
+from dragoman.base.errors import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import ListingOption, device_option, json_option, quiet_option
 from dragoman.commands.search import Duration, Request
 from dragoman.commands.train import what_to_train
-from dragoman.errors import DataError
 from dragoman.scoring.options import metrics_text
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def curve(
     fitted to the scores; the interval counts the choice of held-out pairs, the noise of training and the curves that
     the four sizes allow. The same command goes on where it stopped; a finished size is not trained again.
     """
-    from dragoman.analysis.figures import check_plot_path
     from dragoman.auto.curve import learning_curve
-    from dragoman.reports.score_plots import draw_learning_curve
+    from dragoman.inspect.measure.score_plots import draw_learning_curve
+    from dragoman.inspect.views.figures import check_plot_path
     from dragoman.training.display import Display
 
     if request.what is not None and Path(request.what).is_dir():

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError, DataError
+from dragoman.base.files import atomic_write
+from dragoman.base.long_work import progress
 from dragoman.commands.checks import EVALUATE_ARGUMENTS, refuse_options
 from dragoman.commands.complete import evaluate_text
 from dragoman.commands.inputs import pair_files, print_unreadable, read_examples
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8, print_label_scores, print_method_report, print_scores, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.inputs import ReadingOptions
 from dragoman.data.readers.base import READERS
 from dragoman.decoding.options import DecodingSettings
-from dragoman.errors import ConfigError, DataError
-from dragoman.files import atomic_write
-from dragoman.progress import progress
 
 FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
 
@@ -125,8 +125,8 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     from dragoman.inference.baselines import baselines_of
     from dragoman.inference.evaluation import metric_names
     from dragoman.inference.load import load_labeler, load_predictor
-    from dragoman.inference.open_inputs import check_reading
-    from dragoman.reports.score_files import check_apart
+    from dragoman.inference.opened_inputs import check_reading
+    from dragoman.inspect.measure.scored_files import check_apart
     from dragoman.runs import Run
     from dragoman.scoring.registry import select_metrics
 
@@ -218,8 +218,8 @@ def take_apart(
     predictions: list[Prediction], pairs: list[Example], metrics: dict[str, TextMetric], show: bool
 ) -> dict[str, dict[str, Any]]:
     """The terms of BLEU; with `show` also print them."""
-    from dragoman.reports.score_files import taken_apart
-    from dragoman.reports.text_tables import ngram_lines
+    from dragoman.inspect.measure.scored_files import taken_apart
+    from dragoman.inspect.measure.text_tables import ngram_lines
 
     apart = taken_apart(*readable_texts(predictions, pairs), metrics)
     for name, terms in apart.items() if show else ():
@@ -239,7 +239,7 @@ def align_outputs(
     predictions: list[Prediction], pairs: list[Example], characters: bool, show: bool
 ) -> list[dict[str, int]]:
     """The edit counts of every output against its reference; with `show` also print the alignments."""
-    from dragoman.reports.text_tables import alignment_lines
+    from dragoman.inspect.measure.text_tables import alignment_lines
     from dragoman.scoring.error_rates import edit_alignments
 
     unit: Any = "characters" if characters else "words"

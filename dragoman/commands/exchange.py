@@ -28,7 +28,7 @@ def export(run: str, options: ExportOptions) -> None:
     dragoman export runs/my --to web --single --output my.html
     dragoman export runs/ngrams --to arpa --output lm.arpa
     """
-    from dragoman.analysis.export_check import export as export_run
+    from dragoman.exchange.export_check import export as export_run
 
     exported = export_run(run, options)
     if isinstance(exported.check, str):

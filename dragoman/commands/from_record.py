@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from dragoman.base.config.fields import Accepted, Range, accepted, fields_of, type_hints
+from dragoman.base.errors import ConfigError
 from dragoman.commands.options import ListingOption
-from dragoman.config.fields import Accepted, Range, accepted, fields_of, type_hints
-from dragoman.errors import ConfigError
 
 Command = Callable[..., Any]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.base.errors import DataError
 from dragoman.commands.printing import print_message, print_warning
 from dragoman.data.examples import Example, Pairs
-from dragoman.errors import DataError
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from dragoman.analysis.options import AttentionOptions, CalibrateOptions, InfoOptions, InspectOptions, ProbeOptions
-from dragoman.analysis.views import VIEWS
 from dragoman.commands.checks import refuse_options, require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message, print_unseen, print_warning
 from dragoman.data.examples import Pairs
+from dragoman.inspect.options import AttentionOptions, CalibrateOptions, InfoOptions, InspectOptions, ProbeOptions
+from dragoman.inspect.views.table import VIEWS
 
 
 @click.command()
@@ -28,7 +28,7 @@ def info(run: str, options: InfoOptions, as_json: bool) -> None:
     dragoman info runs/my
     dragoman info runs/my --depth 5 --plot curve.png
     """
-    from dragoman.reports import run_summary
+    from dragoman.inspect.measure import run_summary
 
     information = run_summary.info(run, options)
     if as_json:
@@ -86,7 +86,7 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     dragoman inspect runs/my "ein kleiner Hund" --state 2            training pairs near the second output token
     """
-    from dragoman.reports.inspection import attention_sum, inspect_to, states_near
+    from dragoman.inspect.views.inspection import attention_sum, inspect_to, states_near
 
     as_utf8()
     known = {"run", "text", "target", "tag", "device"}
@@ -121,7 +121,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, options: AttentionOpti
 
     For a run that captions or transcribes, TEXT is the path of a file; several give seen-1.png, seen-2.png, …
     """
-    from dragoman.reports import media_plots
+    from dragoman.inspect.views import media_plots
 
     require_search("attention", run, '"translate", "transcribe" or "caption"')
     pictures = media_plots.attention(run, texts, out, options)
@@ -156,7 +156,7 @@ def probe(run: str, options: ProbeOptions, as_json: bool) -> None:
     dragoman probe runs/my --probe length --sentences german.txt
     dragoman probe runs/my --templates malay.toml       he or she for Malay "dia"?
     """
-    from dragoman.analysis import template_probes
+    from dragoman.inspect.measure import template_probes
 
     require_search("probe", run, text=True)
     results = template_probes.probe(run, options, note=print_message, warn=print_warning)
@@ -188,7 +188,7 @@ def calibrate(run: str, files: str | Pairs | None, options: CalibrateOptions, as
     dragoman calibrate runs/my --error-rate 0.05        which --min-confidence leaves 5 % wrong outputs
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
-    from dragoman.reports import calibration
+    from dragoman.inspect.measure import calibrate_run as calibration
 
     require_search("calibrate", run, text=True)
     found = calibration.calibrate(run, files, options)

@@ -11,8 +11,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from dragoman.files import cache_home
-from dragoman.version import __version__
+from dragoman.base.files import cache_home
+from dragoman.base.version import __version__
 
 
 class Extra(NamedTuple):

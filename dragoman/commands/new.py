@@ -24,8 +24,8 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
     dragoman new            list the tasks
     dragoman new transcribe tokenizer.source.kind=line-image model.augment.kind=line data.train=lines.tsv
     """
-    from dragoman.tasks.starter import starter
-    from dragoman.tasks.table import TASKS
+    from dragoman.runs.tasks.starters import starter
+    from dragoman.runs.tasks.table import TASKS
 
     if task is None:
         for name, chosen in TASKS.items():
@@ -48,7 +48,7 @@ def presets(name: str | None) -> None:
     dragoman presets luong-2015-small
     dragoman train pairs.tsv preset=luong-2015-small    to use one
     """
-    from dragoman.tasks.config import preset_names, preset_notes, preset_text
+    from dragoman.runs.tasks.config import preset_names, preset_notes, preset_text
 
     if name is not None:
         head, _, rest = preset_text(name).partition("\n\n")

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import DataError, RunError
+from dragoman.base.files import atomic_write
+from dragoman.base.long_work import is_watched, progress_bar
 from dragoman.commands import inputs
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.options import device_option
@@ -27,17 +31,13 @@ from dragoman.commands.printing import (
 )
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.commands.shards import predict_shards
-from dragoman.config.settings import setting
 from dragoman.data.examples import Fault
 from dragoman.data.inputs import ReadingOptions
 from dragoman.data.media.files import is_media
 from dragoman.data.readers.lines import count_lines
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingSettings
-from dragoman.errors import DataError, RunError
-from dragoman.files import atomic_write
 from dragoman.inference.shard_jobs import ShardSettings
-from dragoman.progress import is_watched, progress_bar
 
 if TYPE_CHECKING:
     from dragoman.decoding.labels import LabelPrediction
@@ -97,7 +97,7 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     by name), a manifest as for training, or a list of paths, one per line. The output has one line per file; --json
     names the file as "source".
     """
-    from dragoman.inference.open_inputs import check_reading
+    from dragoman.inference.opened_inputs import check_reading
     from dragoman.runs import Run
 
     if file in (None, "-") and sys.stdin is None:
@@ -135,7 +135,7 @@ class InputLines:
     read: deque[ConstrainedInput] = field(default_factory=deque)  # files that were read and have no output yet
 
     def __post_init__(self) -> None:
-        from dragoman.inference.open_inputs import reads_files
+        from dragoman.inference.opened_inputs import reads_files
         from dragoman.inference.unseen import UnseenInputs
 
         self.unseen = UnseenInputs()
@@ -147,7 +147,7 @@ class InputLines:
     def texts(self, options: DecodingOptions) -> Iterator[ConstrainedInput]:
         """The inputs with their constraints; files are remembered until their output is written."""
         from dragoman.inference.inputs import common_constraints
-        from dragoman.inference.open_inputs import open_inputs
+        from dragoman.inference.opened_inputs import open_inputs
 
         constraints = common_constraints(options)
         inputs = open_inputs(self.run, None if self.typed else Path(str(self.file)), self.reading, print_warning)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.base.errors import ConfigError, DragomanError
 from dragoman.commands.options import device_option, tag_option
 from dragoman.commands.printing import print_warning
-from dragoman.errors import ConfigError, DragomanError
 
 if TYPE_CHECKING:
     from dragoman.inference.prediction import Prediction
@@ -167,7 +167,7 @@ class Session:
 
     def why(self) -> None:
         """Print for each word of the last output its source words and its probability."""
-        from dragoman.analysis.alignment import align_pairs
+        from dragoman.inference.align.alignment import align_pairs
 
         if self.last is None:
             click.echo("nothing to explain yet: type a text first")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from dragoman.config.dump import Setting, describe
-from dragoman.config.fields import Accepted, accepted, fields_of, kind_of, type_hints
-from dragoman.config.loader import build
-from dragoman.config.overrides import merge, nested, parse_value
-from dragoman.config.table import Table
-from dragoman.errors import ConfigError, hint
+from dragoman.base.config.dump import Setting, describe
+from dragoman.base.config.fields import Accepted, accepted, fields_of, kind_of, type_hints
+from dragoman.base.config.loader import build
+from dragoman.base.config.overrides import merge, nested, parse_value
+from dragoman.base.config.table import Table
+from dragoman.base.errors import ConfigError, hint
 
 if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions

@@ -6,13 +6,13 @@ import json
 
 import click
 
-from dragoman.analysis.options import SuiteOptions
+from dragoman.base.errors import DataError
+from dragoman.base.files import atomic_write, check_writable
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message
-from dragoman.errors import DataError
-from dragoman.files import atomic_write, check_writable
+from dragoman.inspect.options import SuiteOptions
 
 
 @click.command()
@@ -35,7 +35,7 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
     A suite has cases (a source, and what its output must satisfy), scores on files (thresholds, or not significantly
     worse than another run) and limits of latency, memory and size. 'test-suite' in the documentation lists all checks.
     """
-    from dragoman.analysis import suite as suites
+    from dragoman.inspect.measure import suite as suites
 
     require_search("test", run, text=True)
     as_utf8()

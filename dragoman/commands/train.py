@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.auto.options import CheckOptions, DistilOptions, SearchOptions
+from dragoman.base.config import settings
+from dragoman.base.errors import DataError, WarningLine
+from dragoman.base.files import cache_home, run_name
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option, quiet_option
 from dragoman.commands.search import Duration, Request, is_search, train_by_search
-from dragoman.config import settings
 from dragoman.data.examples import Pairs
 from dragoman.data.remote import is_remote, local_copy
-from dragoman.errors import DataError, WarningLine
-from dragoman.files import cache_home, run_name
 from dragoman.training.display import Display, duration
 
 PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
 
 if TYPE_CHECKING:
-    from dragoman.progress import Progress
-    from dragoman.tasks.config import Config
+    from dragoman.base.long_work import Progress
+    from dragoman.runs.tasks.config import Config
 
 
 def read_request(what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...]) -> Request:
@@ -60,7 +60,7 @@ def resolve(request: Request, progress: Progress, despite_faults: bool = False) 
     With `despite_faults` faulty lines of data files are no error yet.
     """
     from dragoman.auto.machine import configure_for_machine
-    from dragoman.tasks import config as configuration
+    from dragoman.runs.tasks import config as configuration
 
     what, files, overrides, _ = request
     if files is None:
@@ -222,10 +222,10 @@ def limits_line(folder: str | Path) -> str:
 
 def report_trained(folder: str, progress: Any, display: Display) -> None:
     """Print the best score, the run folder and the next command."""
-    from dragoman.plugins import names_in_environment
+    from dragoman.base.plugins import names_in_environment
     from dragoman.runs import Run
+    from dragoman.runs.tasks.table import task_of
     from dragoman.scoring.registry import higher_is_better, metrics_by_name
-    from dragoman.tasks.table import task_of
 
     config = Run(folder).config  # with the steps that train.epochs means
     use, what = ("complete", "PROMPT") if task_of(config).is_language_model else ("predict", "FILE")
@@ -276,7 +276,7 @@ def check(request: Request | None, options: CheckOptions, installation: bool) ->
         for line in installation_lines():
             click.echo(line)
         return
-    from dragoman.auto.check import check as prove
+    from dragoman.auto.checking import check as prove
 
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
 
@@ -323,7 +323,7 @@ def distil(
     dragoman distil runs/big --run runs/fast model.decoder.layers=1
     dragoman distil runs/five --run runs/more --token-level --unlabelled words.txt
     """
-    from dragoman.auto.distil import distil as distil_run
+    from dragoman.auto.distillation import distil as distil_run
     from dragoman.data.readers.lines import check_file
 
     require_search("distil", run)

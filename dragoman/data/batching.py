@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import Batch
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.rows import round_up_lengths
 from dragoman.data.store import Column, TokenStore
 from dragoman.data.tokenizers.base import EOS
-from dragoman.errors import ConfigError
 
 ROWS = 4096  # of a column, read at a time
 

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dragoman.base.errors import DataError
 from dragoman.data.batch import STAYS, TensorRecord, Tokens
 from dragoman.data.collate import Collator
 from dragoman.data.store import Column
 from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
-from dragoman.errors import DataError
 
 INDEXED_LINES = 64  # the start of every 64th line is kept in memory
 MAX_IN_MEMORY = 1 << 24  # tokens: a shorter text (64 MB) is kept in memory

@@ -8,7 +8,8 @@ from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dragoman.config.settings import Range, setting
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError, DataError, nearest
 from dragoman.data.examples import Pairs
 from dragoman.data.media.feature_extractor import MediaConfig
 from dragoman.data.readers.base import ReadOptions
@@ -16,7 +17,6 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig, TokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
-from dragoman.errors import ConfigError, DataError, nearest
 
 Files = str | tuple[str | Pairs, ...] | Pairs
 MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token

@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError
+from dragoman.base.files import digest, remove_folder, write_text
+from dragoman.base.long_work import Progress
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.bpe_dropout import SampledStore, dropout_of
@@ -29,7 +32,6 @@ from dragoman.data.config import (
     tag_of,
 )
 from dragoman.data.corpus_cache import cache_folder, cached
-from dragoman.data.crew import WORK, WorkerPool, part_folder, pool_for, remove_shard
 from dragoman.data.examples import Example, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
@@ -49,9 +51,7 @@ from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizers
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.translation_memory import TranslationMemory
-from dragoman.errors import ConfigError, DataError
-from dragoman.files import digest, remove_folder, write_text
-from dragoman.progress import Progress
+from dragoman.data.workers import WORK, WorkerPool, part_folder, pool_for, remove_shard
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
 FEATURES = "features"  # subfolder of a corpus of media files

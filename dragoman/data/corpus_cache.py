@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from dragoman.base.errors import DataError, DragomanError
+from dragoman.base.files import cache_home, make_temporary, remove_folder, sync
+from dragoman.base.portable import lock
 from dragoman.data.config import DataConfig
-from dragoman.data.crew import WORK, WorkerLostError
-from dragoman.errors import DataError, DragomanError
-from dragoman.files import cache_home, make_temporary, remove_folder, sync
-from dragoman.portable import lock
+from dragoman.data.workers import WORK, WorkerLostError
 
 KEPT_SECONDS = 7 * 24 * 3600.0  # how long unfinished work stays
 SIZES = "sizes.json"  # the size of every other file

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dragoman.config.settings import setting
-from dragoman.errors import DataError
-from dragoman.files import path_in_errors, sync
-from dragoman.portable import BINARY, NOFOLLOW, lock
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import DataError
+from dragoman.base.files import path_in_errors, sync
+from dragoman.base.portable import BINARY, NOFOLLOW, lock
 
 State = Literal["pending", "accepted", "rejected"]
 STATES: tuple[State, ...] = get_args(State)

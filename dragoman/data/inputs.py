@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.config.settings import setting
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.examples import Fault, Pairs, file_of
 from dragoman.data.media import files as media_files
 from dragoman.data.readers.base import READERS, ReadOptions, column_names, suffix_of
 from dragoman.data.readers.conll import CONLL_SUFFIXES
 from dragoman.data.readers.lines import read_lines
-from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dragoman.base.errors import DataError, hint
+from dragoman.base.long_work import Progress
 from dragoman.data.config import DataConfig, Files, file_list, paths_of, tag_of
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.shards import Shard, read_shard
 from dragoman.data.tokenizers.subwords import sampled_numbers
-from dragoman.errors import DataError, hint
-from dragoman.progress import Progress
 
 PROGRESS_EVERY = 20_000
 MAX_KEPT = 20_000  # validation examples that are kept in memory, so that nobody reads the files again for them

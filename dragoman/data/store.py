@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import DataError
 from dragoman.data.examples import Fault
 from dragoman.data.media.files import MediaError, read_many, reads_folders
 from dragoman.data.rows import FlatRows, TokensWithCopies
-from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
 COPIES = "copies"  # a third column, of models that copy words

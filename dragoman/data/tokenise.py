@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.rows import FlatRows
 from dragoman.data.store import COLUMNS, WEIGHTS, StoreWriter
 from dragoman.data.tokenizers.base import UNK
-from dragoman.errors import ConfigError
 
 CHUNK = 5_000
 _SUMS = ("pairs", "source_tokens", "target_tokens", "too_long")

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.cleaning.clean import text_hash
+from dragoman.base.errors import DataError
+from dragoman.data.cleaning.cleaner import text_hash
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.errors import DataError
 from dragoman.scoring.edit import edit_distance
 
 POSTINGS = 100_000  # read for a query at most, rare words first

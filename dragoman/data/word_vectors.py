@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import DataError
 from dragoman.data.readers.lines import check_file, open_bytes
-from dragoman.errors import DataError
 
 BLOCK = 1 << 20
 FASTTEXT_MODEL = (793712314).to_bytes(4, "little")  # how a .bin of fastText begins

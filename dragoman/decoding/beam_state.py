@@ -15,7 +15,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import StopRule
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer, best_possible
-from dragoman.kernels.topk import topk
+from dragoman.models.kernels.top_k import topk
 
 
 class BeamState(NamedTuple):

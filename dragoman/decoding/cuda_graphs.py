@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dragoman.base.errors import brief
+from dragoman.base.long_work import check_interrupted
 from dragoman.data.batch import Batch, Tokens
 from dragoman.data.rows import round_up_lengths
 from dragoman.data.tokenizers.base import EOS
@@ -39,12 +41,11 @@ from dragoman.decoding.beam_state import (
 from dragoman.decoding.config import StopRule
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.errors import brief
-from dragoman.kernels import fused_layers, topk
-from dragoman.kernels.graph_inputs import GraphInputs
-from dragoman.layers.kv_cache import SharedCache, SharedEntries
 from dragoman.models.contracts import State, map_tensors
-from dragoman.progress import check_interrupted
+from dragoman.models.kernels import fused_layers
+from dragoman.models.kernels import top_k as topk
+from dragoman.models.kernels.graph_inputs import GraphInputs
+from dragoman.models.layers.kv_cache import SharedCache, SharedEntries
 
 MIN_USES = 2  # a shape is captured at the first use after these
 MEMORY_SHARE = 0.25  # of the GPU memory that other processes leave, for all buffers together
@@ -433,7 +434,7 @@ class GraphBeamStep(GraphStep):
 
     def advance_in_kernels(self, logits: Tensor) -> None:
         """The same from scores before the softmax, in three Triton kernels."""
-        from dragoman.kernels import beam_triton
+        from dragoman.models.kernels import beam_triton
 
         count = num_next_tokens(self.shape.width, logits.shape[1])
         following = NextTokens(*beam_triton.best_next(logits, count, len(SUPPRESSED_TOKENS), EOS))

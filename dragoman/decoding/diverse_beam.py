@@ -14,11 +14,11 @@ from itertools import chain, zip_longest
 import torch
 from torch import Tensor
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam_state import Choice, open_candidates
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.errors import ConfigError
 
 Chooser = Callable[[Tensor, Tensor, Tensor | None], Choice]  # rows (B',) of the batch, scores (B', k, V), fallback
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dragoman.base.errors import ConfigError, hint
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.config import DEFAULT_AVERAGE, Average
-from dragoman.errors import ConfigError, hint
 from dragoman.models.contracts import Model, State, TokenScores
 from dragoman.models.traits import Decodes, Likelihood, decodes
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import Range, setting
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError
+from dragoman.base.long_work import check_interrupted
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis, Step
 from dragoman.decoding.method import Method, Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.errors import ConfigError
-from dragoman.progress import check_interrupted
 
 MAX_OUTPUTS = 500_000  # per source; about a minute
 BLOCK_ROWS = 2048  # prefixes read at a time

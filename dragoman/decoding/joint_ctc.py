@@ -11,10 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.classical.arpa import is_arpa, read_arpa
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ragged
-from dragoman.config.settings import Range, setting
 from dragoman.data.batch import pad_tokens, token_batch
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.base import EOS, SOS
@@ -23,10 +24,9 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.method import Method, OpenMethod, PathLike, Request, distinct
 from dragoman.decoding.non_autoregressive import BLANK, LMFusion, decode_ctc
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.layers.ctc import ctc_log_probability
 from dragoman.models.contracts import CTCEmissions, State, join_tensors
 from dragoman.models.language_model import LanguageModel
+from dragoman.models.layers.ctc import ctc_log_probability
 from dragoman.models.transcriber import Transcriber
 
 Mode = Literal["ctc", "attention", "joint"]

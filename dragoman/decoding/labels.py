@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import ConfigError, DragomanError
 from dragoman.classical.model import LabelOutput
 from dragoman.data.formats.texts import MASK_ID
 from dragoman.data.tokenizers.base import PAD, SPECIALS
 from dragoman.data.tokenizers.numbers import parse_steps
 from dragoman.decoding.hypothesis import split_at_eos
-from dragoman.errors import ConfigError, DragomanError
 from dragoman.scoring.label_metrics import classification_report
 from dragoman.scoring.metric import OutputKind
 

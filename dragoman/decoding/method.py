@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.errors import ConfigError
 from dragoman.models.traits import decodes
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dragoman.config import settings
-from dragoman.config.fields import accepted, fields_of, type_hints
-from dragoman.config.settings import Range, setting
+from dragoman.base.config import settings
+from dragoman.base.config.fields import accepted, fields_of, type_hints
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError, hint
 from dragoman.decoding.config import DEFAULT_AVERAGE, MAX_BEAM, Average, SearchConfig
 from dragoman.decoding.methods import METHODS
 from dragoman.decoding.settings import (
@@ -31,7 +32,6 @@ from dragoman.decoding.settings import (
     read_text,
     searched,
 )
-from dragoman.errors import ConfigError, hint
 
 if TYPE_CHECKING:
     from dragoman.data.translation_memory import TranslationMemory

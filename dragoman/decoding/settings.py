@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from dragoman.config.fields import fields_of, type_hints
-from dragoman.config.settings import setting
+from dragoman.base.config.fields import fields_of, type_hints
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.decoding.config import SearchConfig
-from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from dragoman.decoding.constraints.source import Terminology

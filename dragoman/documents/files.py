@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dragoman.config.settings import setting
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import ConfigError, DataError
+from dragoman.base.files import atomic_write, cache_home, check_output, check_writable, digest, write_text
+from dragoman.base.long_work import progress
 from dragoman.data.languages import languages_of_name
 from dragoman.data.readers.lines import check_file
-from dragoman.errors import ConfigError, DataError
-from dragoman.files import atomic_write, cache_home, check_output, check_writable, digest, write_text
-from dragoman.progress import progress
 
 if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions
-    from dragoman.documents.translate import Translation
+    from dragoman.documents.translation import Translation
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def translate(
     from dragoman.documents.base import Reading
     from dragoman.documents.numbers import localiser
     from dragoman.documents.registry import FORMATS, open_document
-    from dragoman.documents.translate import DocumentTranslator
+    from dragoman.documents.translation import DocumentTranslator
     from dragoman.inference.load import load_predictor
 
     options, decoding = options or TranslateOptions(), decoding or DecodingOptions()

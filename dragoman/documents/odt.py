@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from dragoman.base.errors import DataError
 from dragoman.documents.base import Reading
 from dragoman.documents.package import Package, PackageDocument
 from dragoman.documents.paragraphs import PackagePart, Paragraph, Piece, escape_legal
 from dragoman.documents.xml import unescape_xml
-from dragoman.errors import DataError
 
 BREAKS = frozenset({"text:tab", "text:line-break"})  # end a unit
 CONTAINERS = frozenset({"text:span", "text:a", "text:meta", "text:ruby"})

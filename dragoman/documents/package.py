@@ -10,8 +10,8 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from dragoman.base.errors import DataError
 from dragoman.documents.base import MAX_BYTES, Document, Unit, UnitTranslation
-from dragoman.errors import DataError
 
 MAX_MEMBERS = 10_000
 MAX_RATIO = 200  # of a large package to its compressed size

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from dragoman.base.errors import DataError
 from dragoman.documents.base import Document, Unit, UnitTranslation, declared_encoding, decode
 from dragoman.documents.markup import Block, Token, block_of, escape_text
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLToken, attributes_of, check_xml, element_ends, local, unescape_xml, xml_tokens
-from dragoman.errors import DataError
 
 MAX_TOKENS = 100_000  # of a paragraph
 MAX_INLINE_DEPTH = 20  # of containers in a paragraph; the tags of deeper ones stay where they are

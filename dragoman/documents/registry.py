@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from dragoman.config.table import Table
+from dragoman.base.config.table import Table
+from dragoman.base.errors import DataError, hint
 from dragoman.documents.base import Document, PlainDocument, Reading
 from dragoman.documents.epub import BookDocument
 from dragoman.documents.html import HTMLDocument, XHTMLDocument
@@ -17,7 +18,6 @@ from dragoman.documents.po import PODocument
 from dragoman.documents.subtitles import SRTDocument, WebVTTDocument
 from dragoman.documents.tmx import TMXDocument
 from dragoman.documents.xliff import XLIFFDocument
-from dragoman.errors import DataError, hint
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dragoman.base.errors import DataError
 from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.markup import escape_text
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, element_ends, local, quoted, with_attribute
-from dragoman.errors import DataError
 
 AROUND = frozenset({"g", "mrk", "pc"})  # inline elements with text inside; those of native code are kept whole
 MATCHES = "urn:oasis:names:tc:xliff:matches:2.0"

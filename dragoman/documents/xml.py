@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from dragoman.base.errors import DataError
 from dragoman.data.readers.tmx import SafeParser
 from dragoman.documents.base import Reading, TextDocument, declared_encoding, decode
-from dragoman.errors import DataError
 
 MAX_TAG = 1 << 20  # characters
 _TOKEN = re.compile(

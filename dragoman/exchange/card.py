@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.errors import DataError
+from dragoman.base.version import __version__
 from dragoman.data.config import paths_of
-from dragoman.errors import DataError
-from dragoman.exchange.exporter import Exporter
+from dragoman.inference.engine.exporter import Exporter
 from dragoman.runs import Run
 from dragoman.runs.folder import hardware_of, import_record
 from dragoman.scoring.registry import metrics_by_name
-from dragoman.version import __version__
 
 CARD = "MODEL_CARD.md"  # in every export that is a folder
 CARD_OPTIONS = ("scores", "licence")  # of every export, since each has a card

@@ -20,21 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from dragoman.base.errors import MissingExtraError
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
-from dragoman.errors import MissingExtraError
 from dragoman.exchange import onnx_greedy
-from dragoman.exchange.exporter import Exporter, encoder_decoder, not_encoder_decoder
-from dragoman.layers.attention import alignment_layer, observe_attention
-from dragoman.layers.config import (
-    FullConfig,
-    LearnedConfig,
-    NoPositionsConfig,
-    RelativeBiasConfig,
-    RotaryConfig,
-    SinusoidalConfig,
-)
-from dragoman.layers.positions import Sinusoidal
+from dragoman.inference.engine.exporter import Exporter, encoder_decoder, not_encoder_decoder
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import State
 from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
@@ -45,6 +35,16 @@ from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.attention import alignment_layer, observe_attention
+from dragoman.models.layers.config import (
+    FullConfig,
+    LearnedConfig,
+    NoPositionsConfig,
+    RelativeBiasConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+)
+from dragoman.models.layers.positions import Sinusoidal
 from dragoman.runs import Run
 
 ENCODERS = (TransformerConfig, RecurrentEncoderConfig)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import DragomanError, MissingExtraError
 from dragoman.data.corpus import Corpus
 from dragoman.data.store import source_rows
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.errors import DragomanError, MissingExtraError
 from dragoman.exchange.onnx_greedy import GreedyDecoder
 from dragoman.exchange.onnx_labels import LABEL_GRAPH, GraphOutputs
 from dragoman.runs import Run

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import torch
 
+from dragoman.base.config.table import Table
+from dragoman.base.errors import ConfigError, RunError, hint
 from dragoman.classical.arpa import write_arpa
 from dragoman.classical.ngram import NGramConfig, NGramModel
-from dragoman.config.table import Table
-from dragoman.errors import ConfigError, RunError, hint
 from dragoman.exchange.argos import ArgosExporter
 from dragoman.exchange.card import CARD, CARD_OPTIONS, CardExporter, model_card
-from dragoman.exchange.ctranslate2_export import CTranslate2Exporter
-from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.exchange.onnx import OnnxExporter
 from dragoman.exchange.web_page import WebExporter
+from dragoman.inference.engine.ctranslate2_export import CTranslate2Exporter
+from dragoman.inference.engine.exporter import Exporter
 from dragoman.runs import Run
 
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dragoman.base.errors import DataError, DragomanError
 from dragoman.classical.dictionary import Memorise, Nearest, NearestConfig
 from dragoman.data.examples import Example
 from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
-from dragoman.errors import DataError, DragomanError
 from dragoman.inference.evaluation import metric_names
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import score_labels

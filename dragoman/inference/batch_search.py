@@ -15,10 +15,10 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.decoding.trace import Trace
 from dragoman.inference.pipeline import Row
-from dragoman.kernels.cpu_workers import map_batches
+from dragoman.models.kernels.cpu_workers import map_batches
 from dragoman.models.traits import decodes
 
 # Multiplications of a decoding step that are worth a thread of its own. In a smaller step most of the time goes into

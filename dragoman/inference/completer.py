@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data import split
 from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.hypothesis import Hypothesis, split_at_eos
 from dragoman.decoding.options import check_at_least, replace_from_keywords
-from dragoman.decoding.transduce import continue_greedily
-from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.decoding.transduction import continue_greedily
 from dragoman.inference.dynamic_evaluation import (
     BATCHES,
     STREAMS,
@@ -32,7 +32,7 @@ from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, Part
-from dragoman.inference.open_inputs import open_inputs
+from dragoman.inference.opened_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
 from dragoman.inference.target_scores import ScoreWork, TargetScore, target_score, token_scores
 from dragoman.inference.unseen import UnseenText

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dragoman.errors import RunError
+from dragoman.base.errors import RunError
 from dragoman.runs import Run
 from dragoman.scoring.calibration import PlattScale
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.options import check_at_least
-from dragoman.errors import ConfigError
 from dragoman.scoring.perplexity import TextLikelihood, TextSize
 
 if TYPE_CHECKING:  # the options are read where no torch is needed

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from dragoman.base.errors import DataError
 from dragoman.data.config import DataConfig, file_list
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.pairs import with_context
@@ -17,14 +18,13 @@ from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import LineCounts, summarize_faults
 from dragoman.data.split import read_examples as read_all
 from dragoman.decoding.options import check_at_least
-from dragoman.errors import DataError
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.open_inputs import AS_TRAINED, warn_user
+from dragoman.inference.opened_inputs import AS_TRAINED, warn_user
 from dragoman.runs import Run
+from dragoman.runs.tasks.base import Task
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import metrics_by_name, select_metrics
 from dragoman.scoring.significance import DEFAULT_DRAWS
-from dragoman.tasks.base import Task
 
 Output = TypeVar("Output")
 

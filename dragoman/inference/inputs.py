@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+from dragoman.base.errors import DragomanError
 from dragoman.data.examples import Example, Fault
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
 from dragoman.data.translation_memory import TranslationMemory
@@ -21,7 +22,6 @@ from dragoman.decoding.constraints.spec import (
 )
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, EngineName, Phrases, Precision, RerankModel, check_at_least
-from dragoman.errors import DragomanError
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, OnWarning, warn_caller
 

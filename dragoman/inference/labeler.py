@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
+from dragoman.base.errors import ConfigError, DataError
+from dragoman.base.long_work import check_interrupted
 from dragoman.classical.model import FittedLabeler
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import Row as ExampleRow
@@ -22,19 +24,17 @@ from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNKNOWN_SURFACE
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import check_at_least, replace_from_keywords
-from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import Evaluation, first_of, given_examples, readable_examples, with_left_out
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
-from dragoman.inference.open_inputs import open_inputs
+from dragoman.inference.opened_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
 from dragoman.models.traits import Likelihood
-from dragoman.progress import check_interrupted
 from dragoman.runs import Run
+from dragoman.runs.tasks.base import encoder_of, length_limit
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
-from dragoman.tasks.base import encoder_of, length_limit
 
 if TYPE_CHECKING:
     from dragoman.data.batch import Batch

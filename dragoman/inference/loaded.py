@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dragoman import terminal
+from dragoman.base import terminal
+from dragoman.base.errors import ConfigError, RunError
+from dragoman.base.portable import may_have_gpu
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
 from dragoman.data.source_reader import SourceReader
@@ -17,12 +19,10 @@ from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.config import DEFAULT_AVERAGE, Average
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import ConfigError, RunError
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
 from dragoman.inference.prediction import Picture
 from dragoman.inference.unseen import UnseenText
 from dragoman.models.traits import Likelihood, ModelTraits
-from dragoman.portable import may_have_gpu
 from dragoman.runs import Run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from dragoman.data.collate import Collator
     from dragoman.decoding.ensemble import Ensemble
-    from dragoman.exchange.choice import EngineChoice
+    from dragoman.inference.engine.choice import EngineChoice
 
 
 class LoadedRun:
@@ -217,7 +217,7 @@ class Seq2SeqRun(LoadedRun):
     def _open(self, member: Run) -> Any:
         if member.is_fitted:
             return member.fitted_model()
-        from dragoman.kernels.cpu_matmul import lay_out_for_decoding
+        from dragoman.models.kernels.cpu_matmul import lay_out_for_decoding
 
         model: Any = member.own_model(self.device)
         if self.half:
@@ -299,7 +299,7 @@ def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
     if first.run.is_fitted and options.engine in ("auto", "torch") and options.precision == "float32":
         _ = first.model
         return Backend(open_model, ratio, None, codec, own)
-    from dragoman.exchange.choice import Call, EngineChoice
+    from dragoman.inference.engine.choice import Call, EngineChoice
 
     engines = EngineChoice(first.run, tokenizers, options.engine, options.precision, first.device_name, several)
     call = Call(options.search_config(first.config.search), options)

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from dragoman.base.errors import DataError
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.decoding.constraints.source import protected_spans
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
-from dragoman.errors import DataError
 from dragoman.inference.prediction import Prediction
-from dragoman.tasks.base import encoder_of, length_limit
-from dragoman.tasks.config import Config
+from dragoman.runs.tasks.base import encoder_of, length_limit
+from dragoman.runs.tasks.config import Config
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of UTF-8: a shorter text cannot be too long

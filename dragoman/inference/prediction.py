@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from dragoman import terminal
+from dragoman.base import terminal
+from dragoman.base.files import atomic_write
 from dragoman.data.translation_memory import Match
-from dragoman.files import atomic_write
 
 
 class Origin:

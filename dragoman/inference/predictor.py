@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.context import Context, join_context
@@ -23,9 +24,8 @@ from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput,
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, replace_from_keywords
-from dragoman.decoding.transduce import transduce
-from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.inference.alignments import AlignOptions, ForcedAlignment, WordAlignment
+from dragoman.decoding.transduction import transduce
+from dragoman.inference.align.alignments import AlignOptions, ForcedAlignment, WordAlignment
 from dragoman.inference.confidence import SavedCalibration, load_calibration, log_probability
 from dragoman.inference.evaluation import (
     Evaluation,
@@ -56,7 +56,7 @@ from dragoman.inference.long_inputs import (
     join_parts,
     parts_of,
 )
-from dragoman.inference.open_inputs import open_inputs
+from dragoman.inference.opened_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, as_input, check_positions, check_several, stream_outputs
 from dragoman.inference.prediction import NO_PREDICTION, Origin, Prediction
 from dragoman.inference.target_scores import (
@@ -68,14 +68,14 @@ from dragoman.inference.target_scores import (
     reference_loss,
     token_confidences,
 )
-from dragoman.inference.training_texts import letter_sides
+from dragoman.inference.training_data import letter_sides
 from dragoman.models.traits import decodes
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
 
 if TYPE_CHECKING:
-    from dragoman.exchange.choice import Call
+    from dragoman.inference.engine.choice import Call
     from dragoman.inference.rerank import Reranker
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class SearchWork(Work[Prediction]):
 
     @property
     def call(self) -> Call:
-        from dragoman.exchange.choice import Call
+        from dragoman.inference.engine.choice import Call
 
         return Call(self.config, self.options)
 
@@ -196,13 +196,13 @@ class SearchWork(Work[Prediction]):
         backend, options = self.backend, self.options
         sources, constrained, engine = [row.source for row in rows], any(automata), None
         if self.can_use_engine(constrained=constrained):
-            from dragoman.exchange.choice import open_shortlist
+            from dragoman.inference.engine.choice import open_shortlist
 
             assert backend.engines is not None
             engine = backend.engines.engine(backend.open_model, open_shortlist(options))
         if engine is None:
             return self._search(sources, automata if constrained else None, rows if self.traced else ())
-        from dragoman.exchange import engine as engines
+        from dragoman.inference.engine import engine as engines
 
         scores = options.scores or self.reranker is not None
         how = engines.EngineSearch(self.config, self.n_best, options.batch_size, scores)
@@ -515,7 +515,7 @@ class Predictor(Seq2SeqRun):
         (stream,) = replace_from_keywords(dict(keywords), stream or StreamOptions())
         texts = [(example.model_input, example.references[0]) for example in given_examples(self.run, pairs)]
         # The analysis imports inference, so that this import has to wait.
-        align = import_module("dragoman.analysis.align").align
+        align = import_module("dragoman.inference.align.verbs").align
         return list(align(self, texts, options or AlignOptions(), stream=stream))
 
     def _scores(

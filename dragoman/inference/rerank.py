@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.data.tokenizers.language_tags import check_tag
 from dragoman.decoding.options import RerankModel
-from dragoman.errors import ConfigError, RunError
 from dragoman.inference.completer import Completer
 from dragoman.inference.loaded import Seq2SeqRun
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.target_scores import QUIET, score_pairs
-from dragoman.inference.training_texts import similarity, training_texts
+from dragoman.inference.training_data import similarity, training_texts
 from dragoman.runs import Run
 
 MIN_SIMILARITY = 0.35  # of texts in one language, see `similarity`

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from dragoman.config.settings import Range, setting
-from dragoman.errors import ConfigError
-from dragoman.progress import progress
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError
+from dragoman.base.long_work import progress
 
 if TYPE_CHECKING:
     from dragoman.inference.shards import Job

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from dragoman.base.errors import RunError
 from dragoman.data.rows import batches_of_indices
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.language_tags import ensure_tag
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.errors import RunError
 from dragoman.inference.evaluation import ReferenceLoss
 from dragoman.inference.inputs import StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun, Seq2SeqRun

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, setting
+from dragoman.base.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.models.contracts import BaseModel, Loss, TokenScores
 from dragoman.models.encoders.elmo import ElmoEncoder, ElmoEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, token_scores
+from dragoman.models.layers.embeddings import TokenEmbedding
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, setting
+from dragoman.base.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.attention import observe_attention
-from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.images import ResNetConfig
 from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
+from dragoman.models.layers.attention import observe_attention
+from dragoman.models.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.models.registry import DecoderConfig, FeatureEncoderConfig, has_attention
 from dragoman.models.sources import FeatureModel
 

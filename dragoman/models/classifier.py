@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, SizeOrNone, setting
+from dragoman.base.config.settings import Share, SizeOrNone, setting
 from dragoman.data.batch import Batch
-from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
-from dragoman.layers.linear import glorot
-from dragoman.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
+from dragoman.models.layers.augmentation import AugmentationConfig, NoAugmentationConfig
+from dragoman.models.layers.linear import glorot
+from dragoman.models.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
 from dragoman.models.registry import AnyEncoderConfig
 from dragoman.models.sources import LabelModel
 

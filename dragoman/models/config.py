@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
 
-from dragoman.config.settings import Depth, Range, Share, Size, setting
-from dragoman.config.table import ImportedTable
-from dragoman.layers.config import (
+from dragoman.base.config.settings import Depth, Range, Share, Size, setting
+from dragoman.base.config.table import ImportedTable
+from dragoman.models.layers.config import (
     FullConfig,
     LinearConfig,
     PositionsConfig,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
-from dragoman.layers.attention import show
-from dragoman.layers.linear import LogProbabilities
+from dragoman.models.layers.attention import show
+from dragoman.models.layers.linear import LogProbabilities
 from dragoman.models.traits import DecoderTraits, EncoderTraits, ModelTraits
 
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Depth, Share, Size, setting
-from dragoman.layers.attention import attend
-from dragoman.layers.config import AbsolutePositionsConfig, LearnedConfig
-from dragoman.layers.convolution import GatedConvolution, WeightNormConvolution
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.masking import masked_mean
-from dragoman.layers.positions import build_absolute_positions
+from dragoman.base.config.settings import Depth, Share, Size, setting
 from dragoman.models.contracts import Decoder, Encoder, Memory, State
+from dragoman.models.layers.attention import attend
+from dragoman.models.layers.config import AbsolutePositionsConfig, LearnedConfig
+from dragoman.models.layers.convolution import GatedConvolution, WeightNormConvolution
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.masking import masked_mean
+from dragoman.models.layers.positions import build_absolute_positions
 
 SQRT_HALF = 0.5**0.5  # keeps the variance of a sum of two
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.embeddings import Embedding, Side, WordDropout, build_embedding
-from dragoman.layers.linear import output_layer
 from dragoman.models.config import (
     TIES,
     EncoderDecoderConfig,
@@ -21,6 +19,8 @@ from dragoman.models.config import (
 from dragoman.models.contracts import BaseModel, Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.heads.decoder_head import TokenWriter, teacher_inputs
 from dragoman.models.heads.softmax import SoftmaxCriterion, full_loss, full_precision, token_scores
+from dragoman.models.layers.embeddings import Embedding, Side, WordDropout, build_embedding
+from dragoman.models.layers.linear import output_layer
 from dragoman.models.registry import (
     build_decoder,
     build_encoder,

@@ -13,20 +13,20 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
+from dragoman.base.config.settings import Range, Share, Size, SizeOrNone, setting
+from dragoman.base.errors import DataError
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
 from dragoman.data.tokenizers.base import PAD, SOS
-from dragoman.errors import DataError
-from dragoman.layers.config import LearnedConfig, SegmentsConfig
-from dragoman.layers.linear import output_layer
-from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.config import FullSoftmaxConfig, SoftmaxConfig, TransformerConfig
 from dragoman.models.contracts import BaseModel, Loss, State, TokenScores, map_tensors
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStack, RecurrentStackConfig
 from dragoman.models.decoders.transformer import CausalTransformer, memory_problems
 from dragoman.models.heads.mixture import MixtureOfSoftmaxes
 from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, full_precision
+from dragoman.models.layers.config import LearnedConfig, SegmentsConfig
+from dragoman.models.layers.linear import output_layer
+from dragoman.models.layers.rnn import VariationalDropout
 
 StackConfig = RecurrentStackConfig | TransformerConfig
 STACKS: dict[type, Any] = {

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Range, Share, setting
+from dragoman.base.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
 from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.feed_forward import ACTIVATIONS
-from dragoman.layers.linear import FirstRowsLinear, Linear, glorot
 from dragoman.models.contracts import BaseModel, Loss, Memory, TokenScores
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, full_precision, token_scores
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.feed_forward import ACTIVATIONS
+from dragoman.models.layers.linear import FirstRowsLinear, Linear, glorot
 from dragoman.models.transformer import build_norm
 
 

@@ -13,14 +13,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.config.settings import Depth, Share, Size, setting
+from dragoman.base.config.settings import Depth, Share, Size, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.layers.embeddings import WordDropout, build_embedding
-from dragoman.layers.feed_forward import FeedForward
-from dragoman.layers.linear import output_layer
-from dragoman.layers.masking import masked_mean
 from dragoman.models.config import TransformerConfig, WidthEmbedding
 from dragoman.models.contracts import BaseModel, CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
@@ -28,6 +23,11 @@ from dragoman.models.encoders.sequence import IdentityEmbedding
 from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.heads.parallel import CTCConfig, CTCHead, LengthPredictor, LengthPredictorConfig
 from dragoman.models.heads.softmax import full_precision
+from dragoman.models.kernels.cpu_dropout import Dropout
+from dragoman.models.layers.embeddings import WordDropout, build_embedding
+from dragoman.models.layers.feed_forward import FeedForward
+from dragoman.models.layers.linear import output_layer
+from dragoman.models.layers.masking import masked_mean
 from dragoman.models.registry import EncoderConfig, build_encoder
 
 

@@ -11,9 +11,6 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from dragoman.layers.cells import GRUConfig
-from dragoman.layers.config import LearnedConfig, SinusoidalConfig
-from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, MonotonicConfig
 from dragoman.models import config as model_config
 from dragoman.models import contracts
 from dragoman.models.config import TransformerConfig
@@ -42,6 +39,9 @@ from dragoman.models.encoders.images import (
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
 from dragoman.models.entries import DecoderEntry, EncoderEntry, FeatureEncoderEntry, table_of
+from dragoman.models.layers.cells import GRUConfig
+from dragoman.models.layers.config import LearnedConfig, SinusoidalConfig
+from dragoman.models.layers.rnn_attention import AdditiveConfig, GeneralConfig, MonotonicConfig
 
 ENCODERS = table_of(
     "encoder",

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.augmentation import Augmentation, AugmentationConfig
-from dragoman.layers.embeddings import WordDropout
 from dragoman.models.contracts import BaseModel, Encoder, Memory
 from dragoman.models.encoders.frames import Standardizer
+from dragoman.models.layers.augmentation import Augmentation, AugmentationConfig
+from dragoman.models.layers.embeddings import WordDropout
 from dragoman.models.registry import (
     AnyEncoderConfig,
     build_encoder,

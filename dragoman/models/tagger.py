@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, setting
+from dragoman.base.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.rows import NO_TAG
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
-from dragoman.layers.crf import LinearChainCRF
-from dragoman.layers.linear import glorot
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
+from dragoman.models.layers.augmentation import AugmentationConfig, NoAugmentationConfig
+from dragoman.models.layers.crf import LinearChainCRF
+from dragoman.models.layers.linear import glorot
 from dragoman.models.registry import AnyEncoderConfig
 from dragoman.models.sources import LabelModel
 

@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.base.config.settings import Range, Share, Size, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.models.contracts import CTCEmissions, Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
 from dragoman.models.heads.parallel import CTCConfig, CTCHead
 from dragoman.models.heads.softmax import full_precision
+from dragoman.models.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.models.registry import DecoderConfig
 from dragoman.models.sources import FeatureModel
 

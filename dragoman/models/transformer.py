@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.kernels.fused_layers import residual_norm
-from dragoman.layers.attention import CrossAttention
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.feed_forward import FeedForward
-from dragoman.layers.positions import build_absolute_positions, build_relative_positions
-from dragoman.layers.relative_positions import RelativePositions
-from dragoman.layers.self_attention import SELF_ATTENTIONS, SelfAttention
 from dragoman.models.config import TransformerConfig
+from dragoman.models.kernels.cpu_dropout import Dropout
+from dragoman.models.kernels.fused_layers import residual_norm
+from dragoman.models.layers.attention import CrossAttention
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.feed_forward import FeedForward
+from dragoman.models.layers.positions import build_absolute_positions, build_relative_positions
+from dragoman.models.layers.relative_positions import RelativePositions
+from dragoman.models.layers.self_attention import SELF_ATTENTIONS, SelfAttention
 
 
 class TransformerInput(nn.Module):

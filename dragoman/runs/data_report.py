@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from dragoman.base.errors import RunError
 from dragoman.data.batching import read_batch
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
-from dragoman.errors import RunError
 from dragoman.models.traits import decodes
-from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config
+from dragoman.runs.tasks.base import Task
+from dragoman.runs.tasks.config import Config
 from dragoman.training.display import Display
 from dragoman.training.loaders import batch_plan
 

@@ -13,23 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, RunError, nearest
+from dragoman.base.files import digest, is_run_file, remove_folder, write_text
+from dragoman.base.plugins import Plugin
+from dragoman.base.portable import NOFOLLOW, lock
+from dragoman.base.version import __version__
 from dragoman.data.config import MAX_LENGTH_RATIO
 from dragoman.data.remote import remote_places
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_tokenizers
-from dragoman.errors import ConfigError, RunError, nearest
-from dragoman.files import digest, is_run_file, remove_folder, write_text
-from dragoman.plugins import Plugin
-from dragoman.portable import NOFOLLOW, lock
 from dragoman.runs.plugins import check_plugins, needed_plugins
-from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config, from_table, with_absolute_paths
-from dragoman.tasks.table import task_of
+from dragoman.runs.tasks.base import Task
+from dragoman.runs.tasks.config import Config, from_table, with_absolute_paths
+from dragoman.runs.tasks.table import task_of
 from dragoman.training.checkpoints import Checkpoints, parts_of, read_arrays, read_tensors
 from dragoman.training.metrics_log import read_rows
-from dragoman.version import __version__
 
 if TYPE_CHECKING:
     import torch

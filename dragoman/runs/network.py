@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from dragoman.errors import RunError
-from dragoman.kernels.uninitialised import Uninitialised
+from dragoman.base.errors import RunError
+from dragoman.models.kernels.uninitialised import Uninitialised
 from dragoman.training.optimizer import load_weights
 
 

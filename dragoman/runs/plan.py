@@ -13,20 +13,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from dragoman.base.config import settings
+from dragoman.base.errors import RunError
+from dragoman.base.files import write_text
 from dragoman.classical.model import FittedModel
-from dragoman.config import settings
 from dragoman.data.corpus import Corpus, with_other_validation
 from dragoman.data.readers.header import header_warnings
-from dragoman.errors import RunError
-from dragoman.files import write_text
 from dragoman.runs import pretrained
 from dragoman.runs.data_report import print_data_report, target_length_warning
 from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run
 from dragoman.runs.resume import check_copies, check_resumable, check_same_data, check_steps, resume_warnings
+from dragoman.runs.tasks.base import Task
+from dragoman.runs.tasks.config import Config, with_absolute_paths
+from dragoman.runs.tasks.table import task_of
 from dragoman.runs.versions import check_original
-from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config, with_absolute_paths
-from dragoman.tasks.table import task_of
 from dragoman.training.capacity import check_capacity
 from dragoman.training.checkpointer import has_trained_weights
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors

@@ -8,13 +8,13 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman import plugins
+from dragoman.base import plugins
+from dragoman.base.errors import RunError, broken_plugins
+from dragoman.base.plugins import Plugin
 from dragoman.data.config import paths_of
 from dragoman.data.readers.base import READERS, suffix_of
-from dragoman.errors import RunError, broken_plugins
-from dragoman.plugins import Plugin
+from dragoman.runs.tasks.config import Config
 from dragoman.scoring.registry import METRICS
-from dragoman.tasks.config import Config
 
 
 def needed_plugins(config: Config) -> list[Plugin]:

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import RunError
+from dragoman.base.files import copy_into
 from dragoman.data.corpus import Corpus
-from dragoman.errors import RunError
-from dragoman.files import copy_into
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Encoder
 from dragoman.models.encoders.images import TorchvisionConfig, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
-from dragoman.tasks.config import Config
+from dragoman.runs.tasks.config import Config
 from dragoman.training import transfer
 
 # Settings that do not change the meaning of a weight, though they may change how many there are.

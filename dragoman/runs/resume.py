@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.data.config import paths_of
 from dragoman.data.remote import with_local_files
-from dragoman.errors import ConfigError, RunError
 from dragoman.runs.folder import Run
 from dragoman.runs.plugins import check_plugins
-from dragoman.tasks.config import Config, from_table, steps_or_epochs, with_absolute_paths
+from dragoman.runs.tasks.config import Config, from_table, steps_or_epochs, with_absolute_paths
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 
 if TYPE_CHECKING:

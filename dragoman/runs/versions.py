@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import RunError
-from dragoman.files import copy_into, digest, make_folder, sync, write_text
+from dragoman.base.errors import RunError
+from dragoman.base.files import copy_into, digest, make_folder, sync, write_text
 from dragoman.runs.folder import Run
 from dragoman.training.checkpoints import parts_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from dragoman.config.settings import Range, setting
-from dragoman.errors import DataError
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import DataError
 
 Draws = Annotated[int, Range(10, 100_000)]
 Seed = Annotated[int, Range(0)]

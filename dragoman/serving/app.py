@@ -18,8 +18,9 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.errors import DragomanError
-from dragoman.progress import Interrupted
+from dragoman.base.errors import DragomanError
+from dragoman.base.long_work import Interrupted
+from dragoman.base.version import __version__
 from dragoman.serving.answers import busy_message, error_table, key_status, validation_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import BodyProblem, Gate
@@ -41,7 +42,6 @@ from dragoman.serving.routes import (
 )
 from dragoman.serving.schemas import Problem
 from dragoman.serving.state import ClientLeft, NotFound, ServerState, TooLate
-from dragoman.version import __version__
 
 LOG = logging.getLogger("dragoman.serving")
 ABOUT = """

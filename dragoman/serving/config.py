@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from dragoman.config.settings import Range, Size, as_table, build, read_toml, setting
+from dragoman.base.config.settings import Range, Size, as_table, build, read_toml, setting
 from dragoman.decoding.options import EngineName, SearchOverrides
 
 Seconds = Annotated[float, Range(0.0, 86_400.0, exclusive_minimum=True)]

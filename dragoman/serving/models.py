@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from dragoman.analysis.alignment import AttentionView, align_pairs, select_view
+from dragoman.base.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
 from dragoman.data.examples import Example
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.files import MediaError
@@ -21,8 +21,8 @@ from dragoman.data.tokenizers.language_tags import add_tag, split_tag
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
-from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
-from dragoman.inference.alignments import WordAlignment
+from dragoman.inference.align.alignment import AttentionView, align_pairs, select_view
+from dragoman.inference.align.alignments import WordAlignment
 from dragoman.inference.completer import Completed, Completer, CompletionOptions, Observe
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
@@ -38,8 +38,8 @@ from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.formality import languages_of_tags
 
 if TYPE_CHECKING:
-    from dragoman.analysis.options import InspectOptions
-    from dragoman.reports.inspection import Inspection
+    from dragoman.inspect.options import InspectOptions
+    from dragoman.inspect.views.inspection import Inspection
 
 T = TypeVar("T")
 UPLOAD = "upload"  # what messages call a recording or picture that a client sent
@@ -246,7 +246,7 @@ class ServedModel:
 
     def inspect(self, text: str | bytes, options: InspectOptions, **variant: bool) -> Inspection:
         """Everything that can be shown about one input; called in one thread. `variant`: see `open_variant`."""
-        from dragoman.reports.inspection import inspect, variant_title
+        from dragoman.inspect.views.inspection import inspect, variant_title
 
         if (members := len(self.engine.members)) > 1:
             raise ConfigError(
@@ -266,7 +266,7 @@ class ServedModel:
 
     def continue_search(self, text: str, tokens: list[int]) -> dict[str, Any]:
         """The greedy continuation of the first tokens of an output; called in the thread of inspections."""
-        from dragoman.analysis.beam_tree import continue_prefixes
+        from dragoman.inspect.views.beam_tree import continue_prefixes
 
         predictor = self.predictor
         if not hasattr(predictor.model, "read") or not hasattr(predictor.model, "step"):
@@ -300,7 +300,7 @@ class ServedModel:
 @lru_cache(maxsize=2)  # of a page with two runs side by side
 def second_copy(folder: str, device: str, **variant: bool) -> Predictor | Labeler | Completer:
     """A run once more: an inspection changes weights and hooks while it looks, which requests must not see."""
-    from dragoman.reports.inspection import open_variant
+    from dragoman.inspect.views.inspection import open_variant
 
     return open_variant(folder, device, **variant)
 

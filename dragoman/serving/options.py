@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.tokenizers.context import split_context
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints
 from dragoman.decoding.constraints.spec import FIELDS, ConstrainedInput, parse_constraints
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError
 from dragoman.inference.completer import CompletionOptions
 from dragoman.serving.config import LimitsConfig
 from dragoman.serving.models import ServedModel

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import uvicorn
 
-from dragoman.config.settings import as_table, build
-from dragoman.errors import ConfigError, DragomanError, RunError
-from dragoman.portable import usable_cores
-from dragoman.progress import Interrupted
+from dragoman.base.config.settings import as_table, build
+from dragoman.base.errors import ConfigError, DragomanError, RunError
+from dragoman.base.long_work import Interrupted
+from dragoman.base.portable import usable_cores
 from dragoman.serving import system
 from dragoman.serving.app import create_app
 from dragoman.serving.config import ServeConfig

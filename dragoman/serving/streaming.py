@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from starlette.responses import StreamingResponse
 
+from dragoman.base.errors import ConfigError, DragomanError
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import OnToken, Sampling, TokenStream, observed
-from dragoman.errors import ConfigError, DragomanError
 from dragoman.inference.completer import CompletionOptions
 from dragoman.serving.answers import busy_message
 from dragoman.serving.batcher import Busy

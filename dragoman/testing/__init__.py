@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import DragomanError
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.corpus import Corpus
 from dragoman.data.examples import Example
@@ -33,23 +34,22 @@ from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.registry import CONSTRAINTS
 from dragoman.decoding.constraints.token_bytes import TokenBytes
 from dragoman.decoding.methods import METHODS
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.registry import open_document
-from dragoman.errors import DragomanError
 from dragoman.exchange.registry import EXPORTERS, export_run
-from dragoman.layers.cells import GRUConfig, LSTMConfig
-from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.entries import Entry
+from dragoman.models.layers.cells import GRUConfig, LSTMConfig
+from dragoman.models.layers.rnn_attention import AdditiveConfig
 from dragoman.models.registry import DECODERS, ENCODERS
 from dragoman.runs import Run, train
+from dragoman.runs.tasks.config import build
+from dragoman.runs.tasks.starters import starter
+from dragoman.runs.tasks.table import TASKS, task_of
 from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.registry import METRICS
-from dragoman.tasks.config import build
-from dragoman.tasks.starter import starter
-from dragoman.tasks.table import TASKS, task_of
 from dragoman.testing.laws import SOURCES, assert_close, check_laws, in_float64, small_model
 from dragoman.testing.learning import LearningTask, learn
 from dragoman.training.checkpoints import read_tensors

@@ -20,10 +20,10 @@ from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.scorer import Scorer
-from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import State
 from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.kernels.graph_inputs import GraphInputs
 
 VOCABULARY = 11
 SPACE = 7  # the token between words, for encoders that read characters

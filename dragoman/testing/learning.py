@@ -9,7 +9,7 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.character_words import CharacterWordsConfig

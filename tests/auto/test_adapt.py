@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.auto.adapt import adapted_table, largest_loss
+from dragoman.auto.adaptation import adapted_table, largest_loss
 from dragoman.auto.corrections import filter_corrections, read_corrections
+from dragoman.base.errors import DataError, RunError
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import ReadOptions
 from dragoman.documents.registry import open_document
-from dragoman.errors import DataError, RunError
 from dragoman.runs import Run
 from dragoman.runs.versions import current_version, list_versions
 from dragoman.scoring.registry import metrics_by_name

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.auto import check as checking
+from dragoman.auto import checking as checking
 from dragoman.auto import estimates
+from dragoman.base.errors import DataError, DragomanError, RunError
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import prepare_corpus
-from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.runs import train
-from dragoman.tasks import config
-from dragoman.tasks.config import Config
-from dragoman.tasks.translate import build_model
+from dragoman.runs.tasks import config
+from dragoman.runs.tasks.config import Config
+from dragoman.runs.tasks.translate import build_model
 from tests.conftest import SMALL, CommandResult, call, words, write_rows
 
 pytestmark = pytest.mark.usefixtures("cached")

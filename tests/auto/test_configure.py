@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dragoman.auto import profile
-from dragoman.auto.check import check_lines
+from dragoman.auto.checking import check_lines
 from dragoman.auto.choices import Choice, finish, table_of
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.pairs import choose_pairs
@@ -29,15 +29,15 @@ from dragoman.auto.portfolio import (
     rules_table,
 )
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
+from dragoman.base.config.settings import dump, merge
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.commands.train import longer_line
-from dragoman.config.settings import dump, merge
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Pairs
 from dragoman.data.readers import columns as readers
-from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run
-from dragoman.tasks import config
-from dragoman.tasks.table import task_of
+from dragoman.runs.tasks import config
+from dragoman.runs.tasks.table import task_of
 from dragoman.training.checkpoints import TrainingState
 from tests.conftest import call, words, write_rows
 

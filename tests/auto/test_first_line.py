@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.auto.configure import configure
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.config import DataConfig
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.header import header_warnings, looks_like_header
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.errors import ConfigError, DataError
-from dragoman.tasks import config as configuration
+from dragoman.runs.tasks import config as configuration
 from tests.conftest import words, write_rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

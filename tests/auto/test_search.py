@@ -20,7 +20,7 @@ from dragoman.auto.search.run import (
 from dragoman.auto.search.state import SearchState, describe, load_search
 from dragoman.auto.search.trial_config import cost_of
 from dragoman.auto.search.worker import Outcome, run_job
-from dragoman.errors import DragomanError
+from dragoman.base.errors import DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
 from dragoman.runs.folder import member_folders, write_members

@@ -24,7 +24,7 @@ from dragoman.auto.search.run import (
 )
 from dragoman.auto.search.state import SearchState, check_folder, load_search
 from dragoman.auto.search.worker import Job, Outcome, TrialPool
-from dragoman.errors import RunError
+from dragoman.base.errors import RunError
 from dragoman.training.signals import SearchStopped, stop_search_on_signals
 from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
 from tests.conftest import call, words, write_rows

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.classical.dictionary import Copy, Memorise, Nearest, NearestConfig
 from dragoman.data.batch import batch_of
-from dragoman.errors import ConfigError
 from dragoman.scoring.edit import edit_distance
 from tests.conftest import call
 

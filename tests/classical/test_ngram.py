@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman.base.errors import DataError
 from dragoman.classical import kneser_ney, ngram_counts
 from dragoman.classical.arpa import read_arpa, write_arpa
 from dragoman.classical.ngram import NGramConfig, NGramModel
@@ -21,7 +22,6 @@ from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.decoding.joint_ctc import NGramLM
-from dragoman.errors import DataError
 from tests.conftest import call
 
 VOCABULARY = 12

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dragoman.base.errors import RunError
 from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
 from dragoman.classical.dictionary import Memorise
 from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
@@ -17,7 +18,6 @@ from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.ngram_transducer import NGramTransducer, NGramTransducerConfig
 from dragoman.classical.rows import Ragged
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
-from dragoman.errors import RunError
 
 LINES = ["a b", "b a a", "a b b a", "b"]
 TOKENIZER = WordTokenizer.train(WordsConfig(split="spaces"), LINES)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.analysis.word_alignment import RawAligner, align_rows
 from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
 from dragoman.classical.hmm_alignment import EMPTY, JUMPS
 from dragoman.classical.phrase_table import phrase_spans
@@ -21,6 +20,7 @@ from dragoman.classical.vocabulary import Vocabulary
 from dragoman.classical.word_alignment import FLOOR, KINDS, WordAligner
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
+from dragoman.inference.align.word_alignment import RawAligner, align_rows
 from dragoman.runs import Run
 from tests.conftest import call
 

@@ -31,7 +31,7 @@ def test_a_fitted_model_has_no_training_steps(tmp_path: Path) -> None:
 
 
 def test_layers_are_measured_against_length(inside: TrainedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.analysis.cost.GROWTH", (("convolution", "d", (8, 16, 32), 16, 2.0),))
+    monkeypatch.setattr("dragoman.inspect.measure.cost.GROWTH", (("convolution", "d", (8, 16, 32), 16, 2.0),))
     found = json.loads(call("bench", "--lengths", "--max-length", "64", "--json", "--plot", "cost.png").out)
     assert {one["length"] for one in found["costs"]} == {16, 32, 64}
     assert {one["layer"] for one in found["exponents"]} >= {"self-attention", "LSTM", "convolution"}

@@ -17,7 +17,7 @@ import pytest
 from dragoman.cli import cli
 from dragoman.commands import completion
 from dragoman.commands.completion import LineComplete, preset_names
-from dragoman.tasks.config import preset_names as all_presets
+from dragoman.runs.tasks.config import preset_names as all_presets
 from tests.conftest import call
 
 

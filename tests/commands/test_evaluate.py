@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.commands.evaluate import SCHEMA
 from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import EvaluationOptions
 from tests.conftest import TrainedFolder, call
 

@@ -13,13 +13,13 @@ import pyarrow.parquet
 import pytest
 
 from dragoman import register
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
 from dragoman.data.inputs import ReadingOptions, media_inputs
 from dragoman.data.readers import READERS
 from dragoman.data.readers.base import Reader, ReadOptions
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.errors import ConfigError, DataError
 from tests.conftest import QUICK, SMALL, TrainedFolder, call, quiet_machine, words, write_rows
 
 PAIRS = [(word, word.upper()) for word in words(40, seed=5)]

@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError
 from dragoman.commands.from_record import options_of
-from dragoman.config.settings import Range, setting
-from dragoman.errors import ConfigError
 
 
 @dataclass(frozen=True)

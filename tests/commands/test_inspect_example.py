@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dragoman.inference.load import load_run
-from dragoman.reports.inspection import open_variant
+from dragoman.inspect.views.inspection import open_variant
 from tests.conftest import QUICK, SMALL, TrainedFolder, call, write_rows
 
 
@@ -48,7 +48,7 @@ def test_inspect_names_mistakes(inside: TrainedFolder, arguments: tuple[str, ...
 
 
 def test_compare_trains_configurations_and_resumes(inside: TrainedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.reports.comparison.COST_LENGTHS", (16, 32, 64))
+    monkeypatch.setattr("dragoman.inspect.measure.comparison.COST_LENGTHS", (16, 32, 64))
     for name, seed in (("one", 1), ("two", 2)):
         table = f'preset = "demo-rnn"\n[data]\ntrain = "pairs.tsv"\n[train]\nseed = {seed}\n'
         inside.write(f"{name}.toml", table)
@@ -85,7 +85,7 @@ def test_compare_texts_writes_a_report(inside: TrainedFolder) -> None:
 
 
 def test_the_ladder_holds_out_pairs_and_builds_six_configurations(tmp_path: Path) -> None:
-    from dragoman.auto.ladder import hold_out, ladder
+    from dragoman.auto.architecture_ladder import hold_out, ladder
     from dragoman.data.config import DataConfig
     from dragoman.data.split import TrainValidSplit
 

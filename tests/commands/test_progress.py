@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.long_work import listening, progress_bar, track
 from dragoman.commands.progress import LongWork
 from dragoman.data.readers.lines import count_lines
 from dragoman.decoding.mbr import expected_costs
-from dragoman.progress import listening, progress_bar, track
 from dragoman.scoring.significance import bootstrap_sums
 from tests.conftest import TrainedFolder, call
 from tests.processes import Command

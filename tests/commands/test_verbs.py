@@ -19,8 +19,8 @@ from dragoman import (
     ScoreOptions,
     TranslateOptions,
 )
+from dragoman.base.errors import DataError
 from dragoman.data.correction_log import Correction, CorrectionLog
-from dragoman.errors import DataError
 from tests.conftest import TrainedFolder, call, words, write_rows
 
 

@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
-from dragoman.layers.config import (
+from dragoman.models.config import TransformerConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig
+from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.recurrent_parts import MaxoutReadout
+from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.encoders.multi_kernel import MultiKernelConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
+from dragoman.models.layers.config import (
     LearnedConfig,
     LinearConfig,
     LocalConfig,
@@ -21,22 +31,12 @@ from dragoman.layers.config import (
     SegmentsConfig,
     SinusoidalConfig,
 )
-from dragoman.layers.rnn_attention import (
+from dragoman.models.layers.rnn_attention import (
     AdditiveConfig,
     CosineConfig,
     MultiHeadConfig,
     PredictiveConfig,
 )
-from dragoman.models.config import TransformerConfig
-from dragoman.models.convs2s import ConvS2SDecoderConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.decoders.recurrent_parts import MaxoutReadout
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig
-from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DECODERS, ENCODERS
 from dragoman.testing import laws
 

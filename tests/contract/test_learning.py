@@ -9,9 +9,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
-from dragoman.layers.config import LearnedConfig, LinearConfig, RotaryConfig
-from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
@@ -24,6 +21,9 @@ from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
+from dragoman.models.layers.config import LearnedConfig, LinearConfig, RotaryConfig
+from dragoman.models.layers.rnn_attention import AdditiveConfig
 from dragoman.models.registry import DECODERS as ALL_DECODERS
 from dragoman.models.registry import ENCODERS as ALL_ENCODERS
 from dragoman.models.registry import DecoderConfig, EncoderConfig

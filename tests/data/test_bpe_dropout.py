@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.bpe_dropout import RandomSplits, SampledStore
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import Corpus, _tokenizer_table, prepare_corpus
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
-from dragoman.errors import ConfigError
 from dragoman.runs import train
-from dragoman.tasks import config
+from dragoman.runs.tasks import config
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
 

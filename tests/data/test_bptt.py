@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.errors import DataError
 from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.errors import DataError
 
 
 def stored(folder: Path, lines: list[list[int]]) -> RunningText:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.data.cleaning.clean import NearDuplicates, Verdict, gram_hashes, judge, normal_form, similarity
+from dragoman.base.errors import ConfigError
+from dragoman.data.cleaning.cleaner import NearDuplicates, Verdict, gram_hashes, judge, normal_form, similarity
 from dragoman.data.cleaning.rules import RULES, Settings, chosen_rules, scripts_of
 from dragoman.data.examples import Example
-from dragoman.errors import ConfigError
 from tests.conftest import call, words, write_rows
 
 GOOD = [

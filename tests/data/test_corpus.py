@@ -19,6 +19,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import dragoman
+from dragoman.base.errors import DataError
 from dragoman.data import split as splits
 from dragoman.data import tokenise
 from dragoman.data.config import DataConfig, TokenizersConfig
@@ -31,7 +32,6 @@ from dragoman.data.split import TrainValidSplit, source_hash
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
-from dragoman.errors import DataError
 from dragoman.runs.data_report import unknown_token_report
 
 CHARACTERS = TokenizersConfig(source=CharactersConfig())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import DataError
 from dragoman.data.correction_log import FILE, Correction, CorrectionLog, FullError
-from dragoman.errors import DataError
 
 
 @pytest.fixture

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
+from dragoman.base.errors import DataError
 from dragoman.data import corpus as corpora
-from dragoman.data import crew as crews
+from dragoman.data import workers as crews
 from dragoman.data.config import DataConfig, TokenizersConfig, file_list
 from dragoman.data.corpus import fingerprint, prepare_corpus
-from dragoman.data.crew import WORK, Jobs, WorkerPool, pool_for, remove_shard
 from dragoman.data.examples import Pairs
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.shards import Shard, cut_shards, read_shard
 from dragoman.data.split import read_examples
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer, _sample, sampled_numbers
-from dragoman.errors import DataError
+from dragoman.data.workers import WORK, Jobs, WorkerPool, pool_for, remove_shard
 
 SIZE = 900  # bytes of a shard
 SUBWORDS = TokenizersConfig(SubwordsConfig(vocab_size=400, sample=300))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.labels import (
@@ -34,7 +35,6 @@ from dragoman.data.tokenizers.load import load_reader, load_tokenizer, train_tok
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
-from dragoman.errors import ConfigError, DataError, RunError
 
 
 def read(example_format: Any, path: Path, text: str, **settings: Any) -> list[Example | Fault]:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.auto.configure import configure
+from dragoman.base.errors import ConfigError
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import fingerprint, prepare_corpus
 from dragoman.data.examples import Example
 from dragoman.data.formats.pairs import hallucinate, shared_runs
 from dragoman.data.tokenizers.characters import CharactersConfig
-from dragoman.errors import ConfigError
-from dragoman.tasks.table import task_of
+from dragoman.runs.tasks.table import task_of
 
 PAIRS = [("sehen V;PTCP", "gesehen"), ("Haus N;PL", "Hauses"), ("ja X", "no")]
 EXAMPLES = [Example(source, (target,), "file", line) for line, (source, target) in enumerate(PAIRS, 1)]

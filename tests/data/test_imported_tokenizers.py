@@ -12,12 +12,12 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.data.formats.labels import word_positions
 from dragoman.data.tokenizers.base import UNK
 from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer, parse_merges
 from dragoman.data.tokenizers.load import load_tokenizer, train_tokenizer
 from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer
-from dragoman.errors import ConfigError, RunError
 
 CORPUS = [
     "The quick brown fox, it's jumping! don't you'll see 123 4567 über straße naïve 北京市 the lazy dog's",

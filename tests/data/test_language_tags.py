@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.batch import batch_of
 from dragoman.data.config import DataConfig, Files, TokenizersConfig
 from dragoman.data.corpus import Corpus, fingerprint, prepare_corpus
@@ -26,8 +27,6 @@ from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer, add_tag
 from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
-from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.layers.embeddings import WordDropout
 from dragoman.models.config import (
     EncoderDecoderConfig,
     FullSoftmaxConfig,
@@ -36,7 +35,8 @@ from dragoman.models.config import (
     TransformerConfig,
 )
 from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.tasks import config
+from dragoman.models.layers.embeddings import WordDropout
+from dragoman.runs.tasks import config
 from dragoman.training.validation.seq2seq import rows_to_decode
 
 KINDS: dict[str, TokenizerConfig] = {

@@ -20,14 +20,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError, MissingExtraError
 from dragoman.data.examples import Fault
 from dragoman.data.media import files as archives
 from dragoman.data.media.audio import AudioConfig, read_samples
 from dragoman.data.media.files import MediaError, join_path, members, read_bytes, read_many
 from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConfig
 from dragoman.data.media.spectrum import hertz_to_mel, log_mel, mel_filters, mel_to_hertz, resample_audio, standardise
-from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 soundfile = pytest.importorskip("soundfile")
 Image = pytest.importorskip("PIL.Image")

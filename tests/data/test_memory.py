@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow
 import pytest
 
+from dragoman.base.errors import DataError
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Fault, Pairs
 from dragoman.data.formats.labels import LabelFormat, TagFormat
@@ -18,7 +19,6 @@ from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.memory import as_training_data, examples_of, rows_of, source_rows
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.errors import DataError
 from tests.conftest import write_rows
 
 PAIRS = [("a b", "A B"), ("c", "C"), ("ß", "SS")]

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.base.errors import ConfigError, DataError, MissingExtraError
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.readers import lines as line_reader
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 
 def written(folder: Path, content: bytes | str, name: str = "pairs.tsv") -> Path:

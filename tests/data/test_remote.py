@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 
-from dragoman import progress
+from dragoman.base import long_work as progress
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.config import TokenizersConfig, paths_of
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.remote import local_copy, matching_addresses, origins
 from dragoman.data.tokenizers.characters import CharactersConfig
-from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.runs import Run, train
-from dragoman.tasks import config as configs
+from dragoman.runs.tasks import config as configs
 from tests.conftest import call
 from tests.training.kill_driver import table, write_pairs
 

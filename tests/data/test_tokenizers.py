@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.tokenizers import words as word_tokenizer
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, UNKNOWN_SURFACE, Tokenizer, count_tokens
 from dragoman.data.tokenizers.characters import BytesConfig, CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, _sample
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
-from dragoman.errors import ConfigError, DataError, RunError
 
 CORPUS = [
     "The cat sat on the mat.",

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.errors import DataError
 from dragoman.data.word_vectors import read_word_vectors
-from dragoman.errors import DataError
 
 WORDS = {"der": (0.5, -1.0, 2.0), "Hund": (1e-3, 4.0, 0.25), "é": (-0.125, 0.0, 7.5), "…": (3.0, 2.0, 1.0)}
 

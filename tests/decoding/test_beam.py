@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dragoman.base.errors import DragomanError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.decoding.beam import BeamOptions, beam_search
@@ -20,16 +21,15 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
-from dragoman.errors import DragomanError
-from dragoman.layers.cells import GRUConfig, LSTMConfig
-from dragoman.layers.config import LearnedConfig
-from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import State
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.cells import GRUConfig, LSTMConfig
+from dragoman.models.layers.config import LearnedConfig
+from dragoman.models.layers.rnn_attention import AdditiveConfig
 from dragoman.models.registry import DecoderConfig, EncoderConfig
 
 CASES = 500

@@ -18,7 +18,7 @@ from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from tests.decoding.constraints.test_automata import SIZE, any_constraints
 from tests.decoding.test_beam import Table
 from tests.decoding.test_beam_options import any_options, real_model

@@ -10,15 +10,15 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.decoding.trace import COMPLETE, KEPT, LATE, PRUNED, Trace
-from dragoman.errors import ConfigError
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.decoding.test_beam import DECODERS, ENCODERS, Found, Guess, Prefix, Table, any_case, same, writable
@@ -213,7 +213,7 @@ def real_model(decoder: str, seed: int = 0) -> EncoderDecoder:
 @pytest.mark.parametrize("decoder", ["transformer", "lstm"])
 def test_coverage_follows_from_the_attention_of_the_whole_output(decoder: str) -> None:
     """Wu et al. 2016, eq. 14, from one teacher-forced reading of each output."""
-    from dragoman.analysis.attention import record_attention
+    from dragoman.inference.align.attention import record_attention
 
     sources, beta = [[5, 6, 7, 8], [9], [10, 4, 6]], 0.7
     changed = 0

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from dragoman.base.errors import DataError
 from dragoman.data.batch import batch_of
 from dragoman.data.bptt import BpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import DataError
 from dragoman.inference.completer import CompletionOptions, check_length, complete
 from dragoman.inference.target_scores import token_scores
-from dragoman.layers.config import LearnedConfig, RotaryConfig, SegmentsConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.layers.config import LearnedConfig, RotaryConfig, SegmentsConfig
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
 from dragoman.training.validation.language_model import text_likelihood
 from dragoman.training.validation.result import Interrupted

@@ -16,8 +16,8 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.non_autoregressive import decode_ctc, decode_lengths
-from dragoman.layers.ctc import collapse, ctc_log_probability, min_path_length, viterbi_positions
 from dragoman.models.contracts import CTCEmissions, LengthBeam
+from dragoman.models.layers.ctc import collapse, ctc_log_probability, min_path_length, viterbi_positions
 
 Text = tuple[int, ...]
 FIRST = 4  # the first real symbol

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.base.long_work import Interrupted, interruptible
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.rows import TokensWithCopies
 from dragoman.data.tokenizers.base import PAD
@@ -33,11 +34,10 @@ from dragoman.decoding.cuda_graphs import (
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
-from dragoman.layers import positions
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.progress import Interrupted, interruptible
+from dragoman.models.layers import positions
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
 SOURCES = [[5, 6, 7, 8, 9, 4], [4], [9, 8, 7], [5, 5, 5, 5], [6, 4, 9]]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import BeamOptions, beam_search
@@ -18,9 +19,8 @@ from dragoman.decoding.constraints.phrases import ForbiddenTexts, PrefixConstrai
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.decoding.trace import Trace
-from dragoman.errors import ConfigError
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from tests.decoding.constraints.test_automata import SIZE, TOKEN_BYTES, holds, text_of
 from tests.decoding.test_beam import Found, Guess, Table, any_case, same, slow_beam, writable

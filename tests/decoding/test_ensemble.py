@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import SOS
 from dragoman.decoding.config import Average, SearchConfig, StopRule
@@ -16,11 +17,10 @@ from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
 from dragoman.decoding.sampling import draw_samples
-from dragoman.decoding.search import search
-from dragoman.errors import ConfigError
-from dragoman.layers.config import LearnedConfig
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.layers.config import LearnedConfig
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from dragoman.scoring.registry import segment_cost_metrics
 from tests.decoding.test_beam import DECODERS, ENCODERS

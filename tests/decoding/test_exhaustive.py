@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import exhaustive as module
@@ -16,8 +17,7 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive, exhaustive_search
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
-from dragoman.errors import ConfigError
+from dragoman.decoding.searches import search
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from tests.decoding.test_beam import Table, exhaustive
 from tests.decoding.test_sampling import model_of

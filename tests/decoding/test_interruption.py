@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.analysis.alignment import align_pairs
+from dragoman.base.long_work import Interrupted, check_interrupted, interruptible
 from dragoman.classical.ngram_transducer import search_chunks
 from dragoman.classical.phrase_decoder import PhraseDecoder
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.non_autoregressive import k_best, prefix_beam_search
 from dragoman.decoding.sampling import Sampling
+from dragoman.inference.align.alignment import align_pairs
 from dragoman.models.contracts import CTCEmissions
-from dragoman.progress import Interrupted, check_interrupted, interruptible
 from tests.classical import test_ngram_transducer, test_phrase_based
 from tests.conftest import TrainedFolder
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman import plugins
-from dragoman.config.settings import Range, setting
+from dragoman.base import plugins
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.config import SearchConfig
@@ -22,8 +23,7 @@ from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
 from dragoman.decoding.method import Method, MethodEntry, Request
 from dragoman.decoding.methods import METHODS
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
-from dragoman.errors import ConfigError
+from dragoman.decoding.searches import search
 from dragoman.serving.config import ModelConfig, ServeConfig
 from tests.conftest import TrainedFolder, call
 from tests.decoding.test_sampling import model_of

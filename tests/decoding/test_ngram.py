@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.base.errors import DataError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import joint_ctc
 from dragoman.decoding.joint_ctc import NeuralLM, NGramLM
-from dragoman.errors import DataError
-from dragoman.layers.config import LearnedConfig, RotaryConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.layers.config import LearnedConfig, RotaryConfig
 
 VOCABULARY = 9
 TEXTS = [[4, 5, 4], [4, 5], [6]]

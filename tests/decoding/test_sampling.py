@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from dragoman.base.errors import DragomanError
 from dragoman.data.batch import batch_of
 from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
@@ -18,8 +19,7 @@ from dragoman.decoding import sampling
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.method import Request
 from dragoman.decoding.sampling import Sampling, draw_samples, sample_key, sample_token, truncate, uniform
-from dragoman.decoding.search import search
-from dragoman.errors import DragomanError
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.decoding.test_beam import DECODERS, ENCODERS, Table, exhaustive

@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from dragoman.base.errors import DataError
 from dragoman.classical.word_alignment import learn_lexicon
 from dragoman.data.batch import batch_of
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.method import Request
-from dragoman.decoding.search import limits_for, search
+from dragoman.decoding.searches import limits_for, search
 from dragoman.decoding.shortlist import Shortlist, ShortlistFile
-from dragoman.errors import DataError
 from dragoman.inference.load import load_predictor
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig

@@ -9,17 +9,17 @@ from itertools import product
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.decoding import speculative
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.greedy import greedy_search
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.decoding.speculative import Speculative
-from dragoman.errors import ConfigError
-from dragoman.layers.config import LearnedConfig
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.layers.config import LearnedConfig
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from tests.contract.conftest import DECODER_CASES
 from tests.decoding.test_beam import DECODERS, ENCODERS

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.models.contracts import State
 
 VOCABULARY = 8

@@ -13,7 +13,7 @@ from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.decoding.speculative import Speculative
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder

@@ -9,8 +9,8 @@ import torch
 
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.numbers import Localise
-from dragoman.documents.translate import finished, translate_blocks, translate_units
-from dragoman.inference.alignments import WordAlignment
+from dragoman.documents.translation import finished, translate_blocks, translate_units
+from dragoman.inference.align.alignments import WordAlignment
 from dragoman.inference.prediction import Prediction
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import docx
 import polib
 import pytest
 
-from dragoman.analysis.alignment import WordAlignment
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
@@ -22,8 +22,8 @@ from dragoman.documents.base import Reading, UnitTranslation, decode
 from dragoman.documents.html import HTMLDocument
 from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
-from dragoman.documents.translate import finished, translate_units
-from dragoman.errors import ConfigError, DataError
+from dragoman.documents.translation import finished, translate_units
+from dragoman.inference.align.alignment import WordAlignment
 from dragoman.inference.prediction import Prediction
 from tests.conftest import TrainedFolder, call
 from tests.documents.model import ChangingEngine

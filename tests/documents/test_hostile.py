@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import DragomanError
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.documents.base import Reading
 from dragoman.documents.registry import open_document
-from dragoman.errors import DragomanError
 from tests.conftest import TrainedFolder, call
 from tests.documents.samples import SAMPLES, WORD, XLIFF1, outputs, package
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from dragoman.base.errors import DataError
 from dragoman.documents.package import MAX_NODES
 from dragoman.documents.registry import open_document
-from dragoman.errors import DataError
 from tests.conftest import TrainedFolder, call
 from tests.documents.samples import WORD, outputs, package
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import polib
 import pytest
 
+from dragoman.base.errors import DataError
 from dragoman.documents.base import Reading
 from dragoman.documents.registry import open_document
-from dragoman.errors import DataError
 from tests.documents.samples import outputs
 
 HEADER = r"""msgid ""

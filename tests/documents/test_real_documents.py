@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import DataError
 from dragoman.documents.base import Reading
 from dragoman.documents.registry import FORMATS, open_document
-from dragoman.errors import DataError
 from tests.documents import equivalence
 from tests.documents.model import translated
 

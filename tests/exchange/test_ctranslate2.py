@@ -16,6 +16,7 @@ import torch
 
 import dragoman
 from dragoman import runs
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
@@ -23,14 +24,18 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.options import DecodingOptions, RerankModel
 from dragoman.decoding.sampling import Sampling
-from dragoman.decoding.search import search
-from dragoman.errors import ConfigError
-from dragoman.exchange import ctranslate2 as exchange
-from dragoman.exchange import ctranslate2_export
-from dragoman.exchange.choice import Call, chosen, unsupported
-from dragoman.exchange.engine import Engine, EngineSearch
+from dragoman.decoding.searches import search
+from dragoman.inference.engine import ctranslate2 as exchange
+from dragoman.inference.engine import ctranslate2_export
+from dragoman.inference.engine.choice import Call, chosen, unsupported
+from dragoman.inference.engine.engine import Engine, EngineSearch
 from dragoman.inference.predictor import Prediction, Predictor
-from dragoman.layers.config import (
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.encoders.transformer import TransformerEncoder
+from dragoman.models.layers.config import (
     LearnedConfig,
     LinearConfig,
     LocalConfig,
@@ -40,13 +45,8 @@ from dragoman.layers.config import (
     RotaryConfig,
     SinusoidalConfig,
 )
-from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.decoders.transformer import TransformerDecoder
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.traits import DecoderTraits, EncoderTraits
-from dragoman.tasks.config import build
+from dragoman.runs.tasks.config import build
 from tests.conftest import call, words, write_rows
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")

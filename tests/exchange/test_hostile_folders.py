@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dragoman.errors import DragomanError
+from dragoman.base.errors import DragomanError
 from dragoman.exchange.huggingface.importing import import_model
 from dragoman.exchange.options import ImportOptions
 from tests.exchange.families import BUILDERS

@@ -19,15 +19,15 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
+from dragoman.base.errors import DragomanError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
-from dragoman.errors import DragomanError
 from dragoman.exchange.huggingface import t5_exporting
 from dragoman.exchange.huggingface.importing import import_model
 from dragoman.exchange.options import ImportOptions
 from dragoman.inference.load import load_predictor, load_run
-from dragoman.layers.config import RelativeBiasConfig
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.layers.config import RelativeBiasConfig
 from dragoman.runs import Run
 from dragoman.runs.folder import licence_of
 from tests.conftest import call
@@ -189,7 +189,7 @@ T5_LIKE = {"positions": "relative-bias", "norm_kind": "rms", "gated": True, "act
 
 def tiny_run(folder: Path, norm: str, tie: str) -> Path:
     from dragoman.runs import train
-    from dragoman.tasks.config import build
+    from dragoman.runs.tasks.config import build
     from dragoman.training.display import Display
 
     rows = "".join(f"{s}\t{t}\n" for s, t in zip(TEXTS["source"], TEXTS["target"], strict=True)) * 10

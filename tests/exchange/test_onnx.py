@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.config.settings import merge
+from dragoman.base.config.settings import merge
 from dragoman.runs import train
-from dragoman.tasks.config import build
+from dragoman.runs.tasks.config import build
 from dragoman.training.display import Display
 from tests.conftest import call, quiet_machine
 

@@ -17,11 +17,11 @@ from dragoman.exchange.huggingface.speech import encoder_settings as wav2vec2_en
 from dragoman.exchange.huggingface.speech import model_settings
 from dragoman.exchange.huggingface.t5 import stack
 from dragoman.exchange.huggingface.translation import transformer
-from dragoman.layers.config import LearnedConfig, SinusoidalConfig
 from dragoman.models.captioner import SpeechToText
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.layers.config import LearnedConfig, SinusoidalConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
 from dragoman.models.transcriber import Transcriber, TranscriberConfig
 

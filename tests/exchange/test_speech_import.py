@@ -14,17 +14,17 @@ import transformers
 from torch import Tensor
 from transformers import GenerationMixin
 
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.media.audio import WhisperMelConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import PAD
-from dragoman.errors import ConfigError, DataError
 from dragoman.exchange.huggingface.importing import import_model
 from dragoman.exchange.options import ImportOptions
 from dragoman.inference.load import load_run
 from dragoman.models.captioner import SpeechToText
 from dragoman.models.transcriber import Transcriber
 from dragoman.runs import Run
-from dragoman.tasks.config import from_table
+from dragoman.runs.tasks.config import from_table
 from tests.conftest import call
 from tests.exchange.families import BUILDERS, Case
 from tests.exchange.test_huggingface_parity import CLOSE, SEEDS, gradients_agree, imported, their_ids

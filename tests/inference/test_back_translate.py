@@ -12,7 +12,7 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers.characters import CharactersConfig
-from dragoman.inference.back_translate import BLANK, Noise
+from dragoman.inference.back_translation import BLANK, Noise
 from tests.conftest import TrainedFolder, call, words, write_rows
 
 

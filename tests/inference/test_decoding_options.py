@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import dragoman
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.exhaustive import Exhaustive
@@ -21,7 +22,6 @@ from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.options import DecodingOptions, RerankModel
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.speculative import Draft, Speculative
-from dragoman.errors import ConfigError, RunError
 from dragoman.inference import rerank
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Prediction, Predictor

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.analysis.options import InspectOptions
+from dragoman.base.errors import ConfigError, DragomanError, RunError
 from dragoman.commands.root import cli
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions, RerankModel
 from dragoman.decoding.speculative import Draft
-from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.exchange.registry import EXPORTERS
 from dragoman.inference.load import load_predictor, load_run
+from dragoman.inspect.options import InspectOptions
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.runs.folder import member_folders, write_members

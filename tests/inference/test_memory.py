@@ -10,8 +10,8 @@ import pytest
 from rapidfuzz.distance import Levenshtein
 
 import dragoman
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.translation_memory import TranslationMemory, tokens_of
-from dragoman.errors import ConfigError, DataError
 from tests.conftest import TrainedFolder, call, words
 
 

@@ -17,11 +17,11 @@ import pyarrow.parquet
 import pytest
 
 import dragoman
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import DataError
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.errors import DataError
-from dragoman.inference.open_inputs import open_inputs
-from dragoman.tasks.config import from_table
+from dragoman.inference.opened_inputs import open_inputs
+from dragoman.runs.tasks.config import from_table
 from tests.conftest import TrainedFolder, call, words, write_rows
 
 TEXTS = words(6, seed=5)

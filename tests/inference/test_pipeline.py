@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import dragoman
+from dragoman.base.errors import ConfigError, DataError, DragomanError
 from dragoman.data.examples import make_example
 from dragoman.data.translation_memory import TranslationMemory
 from dragoman.decoding.constraints.source import Terminology
@@ -20,7 +21,6 @@ from dragoman.decoding.greedy import TokenChooser
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference.completer import Completer, CompletionKeywords, CompletionOptions
 from dragoman.inference.evaluation import EvaluationOptions
 from dragoman.inference.inputs import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dragoman
-from dragoman.errors import ConfigError, RunError
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.scoring.calibration import at_error_rate, risk_coverage
 from tests.conftest import TrainedFolder, call, write_rows
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import dragoman
-from dragoman.errors import DragomanError, RunError
+from dragoman.base.errors import DragomanError, RunError
 from dragoman.inference.long_inputs import InputTooLongError
 from dragoman.inference.predictor import Predictor
 from tests.conftest import TrainedFolder, words

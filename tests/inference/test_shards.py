@@ -19,9 +19,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from dragoman.base.errors import ConfigError, DataError, DragomanError
 from dragoman.data.readers.lines import byte_range_lines
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference import shards as shard_work
 from dragoman.inference.shard_jobs import worker_part
 from dragoman.inference.shards import (

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import DataError, DragomanError
 from dragoman.decoding.constraints.source import restore_placeholders
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import DataError, DragomanError
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.load import load_predictor
 from dragoman.inference.long_inputs import InputTooLongError, join_parts, parts_around, split_text

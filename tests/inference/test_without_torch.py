@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman.base.config.settings import inline
 from dragoman.classical import ngram
 from dragoman.cli import guarded
-from dragoman.config.settings import inline
 from dragoman.data.tokenizers.base import EOS
 
 KINDS = ("copy", "memorise", "nearest", "ngram-transducer", "phrase-based", "word-aligner")
@@ -23,7 +23,7 @@ SCRIPT = """
 import sys
 sys.modules["torch"] = None
 from dragoman.cli import guarded
-from dragoman.config.settings import inline
+from dragoman.base.config.settings import inline
 for line in sys.stdin:
     assert guarded(line.split()) == 0, line
 """

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.analysis.attention import cross_attention_weights
 from dragoman.data.batch import Batch, Pictures, pad_tokens
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
-from dragoman.layers.augmentation import ImageAugmentConfig
-from dragoman.layers.cells import GRUConfig
-from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, build_rnn_attention
+from dragoman.decoding.searches import search
+from dragoman.inference.align.attention import cross_attention_weights
+from dragoman.inspect.views.media_plots import draw_attention_over_image, mean_over_heads
 from dragoman.models.captioner import Captioner, CaptionerConfig, doubly_stochastic_penalty, with_attention
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.images import ResNetConfig
+from dragoman.models.layers.augmentation import ImageAugmentConfig
+from dragoman.models.layers.cells import GRUConfig
+from dragoman.models.layers.rnn_attention import AdditiveConfig, GeneralConfig, build_rnn_attention
 from dragoman.models.registry import FEATURE_ENCODERS
 from dragoman.models.traits import decodes
-from dragoman.reports.media_plots import draw_attention_over_image, mean_over_heads
 from tests.models.torchvision_stand_in import stand_in
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

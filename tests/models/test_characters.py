@@ -11,17 +11,15 @@ import torch
 from torch import nn
 
 import dragoman
-from dragoman.analysis.attention import attention_map
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
-from dragoman.errors import ConfigError
-from dragoman.layers.cells import GRUConfig
-from dragoman.layers.embeddings import TokenEmbedding, WordDropout
+from dragoman.inference.align.attention import attention_map
 from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, split_words
@@ -30,7 +28,9 @@ from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS, SequenceEncoderConfig
-from dragoman.tasks import config as configuration
+from dragoman.models.layers.cells import GRUConfig
+from dragoman.models.layers.embeddings import TokenEmbedding, WordDropout
+from dragoman.runs.tasks import config as configuration
 from tests.conftest import call, write_rows
 from tests.layers.test_convolution import plain_word
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.layer_table import parameter_count
 from dragoman.data.batch import Batch, token_batch
 from dragoman.data.collate import (
     Collator,
@@ -22,9 +21,14 @@ from dragoman.data.collate import (
     TokenCollator,
 )
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.cells import RNNConfig
-from dragoman.layers.embeddings import build_embedding
-from dragoman.layers.pooling import (
+from dragoman.inspect.views.layer_table import parameter_count
+from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor
+from dragoman.models.encoders.character_words import CharacterWordsConfig, HashedWords
+from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.cells import RNNConfig
+from dragoman.models.layers.embeddings import build_embedding
+from dragoman.models.layers.pooling import (
     LastConfig,
     MaxConfig,
     MeanConfig,
@@ -32,10 +36,6 @@ from dragoman.layers.pooling import (
     StepWeightsConfig,
     TimeAttentionConfig,
 )
-from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor
-from dragoman.models.encoders.character_words import CharacterWordsConfig, HashedWords
-from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.sources import SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.testing.laws import SPACE, VOCABULARY

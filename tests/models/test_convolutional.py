@@ -8,15 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.attention import record_attention
-from dragoman.analysis.layer_table import parameter_count
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.errors import ConfigError, DataError
-from dragoman.layers.config import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.layers.convolution import WeightNormConvolution
-from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.inference.align.attention import record_attention
+from dragoman.inspect.views.layer_table import parameter_count
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.convs2s import (
     ConvS2SDecoder,
@@ -33,6 +30,9 @@ from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, Kalchbrenn
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
+from dragoman.models.layers.config import LearnedConfig, NoPositionsConfig, SinusoidalConfig
+from dragoman.models.layers.convolution import WeightNormConvolution
+from dragoman.models.layers.embeddings import TokenEmbedding
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 WORDS = 12

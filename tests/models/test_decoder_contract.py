@@ -14,12 +14,12 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.beam import CoverageTracker
 from dragoman.decoding.scorer import Scorer
-from dragoman.layers.linear import LogProbabilities
 from dragoman.models.config import EncoderDecoderConfig, SampledSoftmaxConfig
 from dragoman.models.contracts import Criterion, Decoder, Memory, State
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.entries import DecoderEntry
+from dragoman.models.layers.linear import LogProbabilities
 from dragoman.models.registry import DECODERS
 
 VOCABULARY, BANNED = 9, 5

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.layers.cells import GRUConfig
-from dragoman.layers.config import LearnedConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.convs2s import ConvS2SEncoderConfig
@@ -28,6 +26,8 @@ from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
+from dragoman.models.layers.cells import GRUConfig
+from dragoman.models.layers.config import LearnedConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 LENGTHS = [13, 5, 1, 8, 16]

@@ -13,18 +13,29 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batch import Tokens, batch_of, token_batch
 from dragoman.data.bptt import BpttPlan, Segment
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
-from dragoman.errors import ConfigError, DataError
 from dragoman.inference.dynamic_evaluation import DynamicEvaluation, dynamic_likelihood, gradient_sizes
-from dragoman.kernels.cpu_dropout import dropout
-from dragoman.kernels.torch_rnn import BY_TORCH
-from dragoman.layers.cells import GRUConfig, LSTMConfig, MogrifierLSTMConfig
-from dragoman.layers.config import (
+from dragoman.models.config import TransformerConfig
+from dragoman.models.contracts import map_tensors
+from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStackConfig, WeightDropout
+from dragoman.models.heads.mixture import MAX_LOGITS
+from dragoman.models.kernels.cpu_dropout import dropout
+from dragoman.models.kernels.torch_rnn import BY_TORCH
+from dragoman.models.language_model import (
+    STACKS,
+    LanguageModel,
+    LanguageModelConfig,
+    carried_tensors,
+    restore_carried,
+)
+from dragoman.models.layers.cells import GRUConfig, LSTMConfig, MogrifierLSTMConfig
+from dragoman.models.layers.config import (
     LearnedConfig,
     LinearConfig,
     LocalConfig,
@@ -33,17 +44,6 @@ from dragoman.layers.config import (
     RelativeConfig,
     RotaryConfig,
     SegmentsConfig,
-)
-from dragoman.models.config import TransformerConfig
-from dragoman.models.contracts import map_tensors
-from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStackConfig, WeightDropout
-from dragoman.models.heads.mixture import MAX_LOGITS
-from dragoman.models.language_model import (
-    STACKS,
-    LanguageModel,
-    LanguageModelConfig,
-    carried_tensors,
-    restore_carried,
 )
 from dragoman.scoring.perplexity import TextSize
 

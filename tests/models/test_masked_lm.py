@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.errors import ConfigError, DataError
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, concatenate_rows, num_masked
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from dragoman.data.batch import batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
-from dragoman.layers.rnn_attention import GeneralConfig
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
@@ -32,6 +31,7 @@ from dragoman.models.decoders.monotone import MonotoneDecoder
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.decoder_head import DecoderHead
+from dragoman.models.layers.rnn_attention import GeneralConfig
 
 VOCABULARY = 8
 SOURCES = [[4, 5, 6, 5], [7, 4]]

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import build
+from dragoman.base.config.settings import build
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
-from dragoman.errors import ConfigError
-from dragoman.layers.config import LearnedConfig
+from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import CTCEmissions, LengthBeam
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.parallel import Upsample, resize
+from dragoman.models.layers.config import LearnedConfig
 from dragoman.models.non_autoregressive import (
     ALIGNMENTS,
     PARALLEL_DECODERS,

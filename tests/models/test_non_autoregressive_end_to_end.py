@@ -13,16 +13,16 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.auto import check as checking
+from dragoman.auto import checking as checking
 from dragoman.auto import estimates
+from dragoman.base.errors import ConfigError
 from dragoman.data.corpus import prepare_corpus
-from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
 from dragoman.models.non_autoregressive import NonAutoregressive
 from dragoman.runs.data_report import target_length_warning
-from dragoman.tasks import config
-from dragoman.tasks.table import task_of
-from dragoman.tasks.translate import build_model
+from dragoman.runs.tasks import config
+from dragoman.runs.tasks.table import task_of
+from dragoman.runs.tasks.translate import build_model
 from tests.conftest import TrainedFolder, call, quiet_machine, words, write_rows
 
 STACK = {"kind": "transformer", "layers": 1, "width": 32, "heads": 2, "feedforward": 64, "dropout": 0.0}
@@ -55,7 +55,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> TrainedFolder:
             ("length", {"kind": "length", "max_length": 9}),
         ):
             whole = table(folder, alignment)
-            (folder / f"{name}.toml").write_text(dragoman.config.settings.dump(config.build(whole)), encoding="utf-8")
+            (folder / f"{name}.toml").write_text(
+                dragoman.base.config.settings.dump(config.build(whole)), encoding="utf-8"
+            )
             dragoman.train(whole, folder / name, quiet=True)
     return TrainedFolder(folder, folder / "ctc", call("--version"))
 
@@ -178,7 +180,8 @@ def test_check_counts_what_has_no_room(tmp_path: Path, cached: Path) -> None:
 def test_check_refuses_a_model_that_can_write_nothing(tmp_path: Path, cached: Path) -> None:
     write_rows(tmp_path / "pairs.tsv", [(word, word * 9) for word in WORDS])
     (tmp_path / "my.toml").write_text(
-        dragoman.config.settings.dump(config.build(table(tmp_path, {"kind": "ctc", "upsample": 1}))), encoding="utf-8"
+        dragoman.base.config.settings.dump(config.build(table(tmp_path, {"kind": "ctc", "upsample": 1}))),
+        encoding="utf-8",
     )
     said = call("check", tmp_path / "my.toml")
     assert said.code == 2

@@ -11,7 +11,7 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
+from dragoman.decoding.searches import search
 from dragoman.models.config import TransformerConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import ALIGNMENTS as ALL_ALIGNMENTS

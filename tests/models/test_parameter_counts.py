@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.layer_table import parameter_count
-from dragoman.layers.cells import LSTMConfig, RNNConfig, build_cell
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.pooling import TimeAttention
+from dragoman.inspect.views.layer_table import parameter_count
+from dragoman.models.layers.cells import LSTMConfig, RNNConfig, build_cell
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.pooling import TimeAttention
 
 
 def run(cell: nn.Module, x: Tensor) -> Tensor:

@@ -20,16 +20,16 @@ from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
-from dragoman.exchange.ctranslate2 import blockers
-from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.decoding.searches import search
+from dragoman.inference.engine.ctranslate2 import blockers
 from dragoman.models.config import EncoderDecoderConfig, ExponentialDecayConfig, TransformerConfig
 from dragoman.models.decoders.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.decoder_head import teacher_inputs
-from dragoman.tasks.translate import copied_ids
+from dragoman.models.layers.rnn_attention import AdditiveConfig
+from dragoman.runs.tasks.translate import copied_ids
 
 V = 11  # size of the target vocabulary; the source has two words more
 # The third source has two unknown words, the first of them twice, and a known one that the target vocabulary lacks.

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from transformers import MarianConfig, MarianModel
 
-from dragoman.analysis.layer_table import parameter_count
 from dragoman.classical.transducers import TRANSDUCERS, build_transducer
 from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
+from dragoman.inspect.views.layer_table import parameter_count
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressiveConfig
-from dragoman.tasks import config
-from dragoman.tasks.translate import build_model
+from dragoman.runs.tasks import config
+from dragoman.runs.tasks.translate import build_model
 from dragoman.training.config import LastAverageConfig
 from dragoman.training.optimizer import learning_rate_at
 

@@ -11,9 +11,6 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import SOS
-from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, RNNConfig
-from dragoman.layers.recurrence import single_step
-from dragoman.layers.rnn_attention import AdditiveConfig, DotConfig
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
@@ -22,6 +19,9 @@ from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.decoders.recurrent_parts import MaxoutReadout, StateReadout, TanhReadout
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, RNNConfig
+from dragoman.models.layers.recurrence import single_step
+from dragoman.models.layers.rnn_attention import AdditiveConfig, DotConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 ENCODER = RecurrentEncoderConfig(embedding=5, width=6, layers=2, dropout=0.0)

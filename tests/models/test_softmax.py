@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.base.errors import ConfigError
 from dragoman.data import batching
 from dragoman.data.batch import batch_of
 from dragoman.data.batching import BatchPlan, VocabularyParts
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.errors import ConfigError
-from dragoman.kernels.alignment import ALIGNMENT, aligned_logits
 from dragoman.models.config import (
     EncoderDecoderConfig,
     ExponentialDecayConfig,
@@ -38,6 +37,7 @@ from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, full_loss, partitioned_loss, sampled_loss
+from dragoman.models.kernels.alignment import ALIGNMENT, aligned_logits
 
 
 def test_a_sample_of_everything_is_the_full_loss() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.errors import ConfigError, DragomanError, MissingExtraError
+from dragoman.base.errors import ConfigError, DragomanError, MissingExtraError
 from dragoman.inference.load import load_predictor
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder
 from dragoman.runs import Run, train
 from dragoman.runs.pretrained import load_torchvision_weights
-from dragoman.tasks.config import build
+from dragoman.runs.tasks.config import build
 from tests.models import torchvision_stand_in
 from tests.models.torchvision_stand_in import get_model, stand_in
 from tests.tasks.test_media_end_to_end import table, write_data

@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import Batch, Frames
 from dragoman.data.collate import Collator, FrameCollator
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.joint_ctc import TranscriberSearch
 from dragoman.decoding.non_autoregressive import LMFusion
-from dragoman.decoding.search import search
-from dragoman.errors import ConfigError
-from dragoman.layers.augmentation import SpecAugmentConfig
-from dragoman.layers.cells import GRUConfig
-from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.decoding.searches import search
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig, FrameStackingConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.augmentation import SpecAugmentConfig
+from dragoman.models.layers.cells import GRUConfig
+from dragoman.models.layers.rnn_attention import AdditiveConfig
 from dragoman.models.traits import decodes
 from dragoman.models.transcriber import CTCOnlyConfig, JointAttentionConfig, Transcriber, TranscriberConfig
 

@@ -12,10 +12,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import LlamaConfig, LlamaModel, T5Config, T5Model
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
-from dragoman.errors import ConfigError
-from dragoman.layers.config import (
+from dragoman.models.config import TransformerConfig
+from dragoman.models.contracts import Memory
+from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.encoders.transformer import TransformerEncoder
+from dragoman.models.layers.config import (
     FullConfig,
     LinearConfig,
     LocalConfig,
@@ -24,12 +28,8 @@ from dragoman.layers.config import (
     RelativeConfig,
     RotaryConfig,
 )
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.models.config import TransformerConfig
-from dragoman.models.contracts import Memory
-from dragoman.models.decoders.transformer import TransformerDecoder
-from dragoman.models.encoders.transformer import TransformerEncoder
-from dragoman.tasks import config as whole_config
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.runs.tasks import config as whole_config
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 WORDS, WIDTH, HEADS, INNER, LAYERS = 17, 12, 3, 20, 2

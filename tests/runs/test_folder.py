@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.errors import RunError
+from dragoman.base.errors import RunError
 from dragoman.runs import Run, train
 from dragoman.runs.folder import RUN_FORMAT, locked
 from dragoman.runs.resume import check_batches_per_step, resume_warnings

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dragoman import load
+from dragoman.base.errors import ConfigError, DragomanError, RunError
 from dragoman.cli import guarded
 from dragoman.data.corpus import prepare_corpus
-from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
 from dragoman.runs.plan import TrainingPlan, choose_action, plan_training
-from dragoman.tasks import config as configuration
-from dragoman.tasks.config import Config
+from dragoman.runs.tasks import config as configuration
+from dragoman.runs.tasks.config import Config
 from dragoman.training.runtime import Runtime
 from dragoman.training.trainer import Trainer
 from tests.training.kill_driver import table, write_pairs

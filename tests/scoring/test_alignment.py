@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import DataError
+from dragoman.base.errors import DataError
 from dragoman.scoring.alignment import (
     GoldAlignment,
     Links,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.errors import DataError
+from dragoman.base.errors import DataError
 from dragoman.scoring.corrections import edits
 from tests.conftest import TrainedFolder, call, quiet_machine
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Indel, Levenshtein
 
-from dragoman.errors import DataError
-from dragoman.reports.score_plots import draw_edit_table
-from dragoman.reports.text_tables import alignment_lines
+from dragoman.base.errors import DataError
+from dragoman.inspect.measure.score_plots import draw_edit_table
+from dragoman.inspect.measure.text_tables import alignment_lines
 from dragoman.scoring.edit import align_edits
 from dragoman.scoring.error_rates import edit_alignments
 

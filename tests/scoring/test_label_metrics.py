@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dragoman.errors import DataError
+from dragoman.base.errors import DataError
 from dragoman.scoring.label_metrics import classification_report, score_labels
 from dragoman.scoring.registry import metrics_for
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.errors import DataError
+from dragoman.base.errors import DataError
 from dragoman.scoring.label_metrics import (
     accuracy,
     bio_spans,

@@ -16,10 +16,10 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.errors import DataError
+from dragoman.base.errors import DataError
+from dragoman.base.version import __version__
 from dragoman.scoring.registry import metrics_for
 from dragoman.scoring.report import score_table
-from dragoman.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import register
-from dragoman.errors import ConfigError
+from dragoman.base.errors import ConfigError
 from dragoman.runs import train
+from dragoman.runs.tasks.config import build
 from dragoman.scoring.metric import FloatArray, Metric, References, Statistics, TextMetric, as_rows, ratio, signature
 from dragoman.scoring.registry import (
     BUILT_IN,
@@ -20,7 +21,6 @@ from dragoman.scoring.registry import (
     metrics_for,
     segment_cost_metrics,
 )
-from dragoman.tasks.config import build
 from dragoman.training.validation.result import ValidationResult
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 from tests.conftest import TrainedFolder, call

@@ -16,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from dragoman.errors import DataError, MissingExtraError
+from dragoman.base.errors import DataError, MissingExtraError
 from dragoman.scoring.edit import align_edits
 from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.meteor import match, stem, stemmed_words

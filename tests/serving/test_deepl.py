@@ -20,9 +20,9 @@ from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
+from dragoman.runs.tasks.config import build
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.routes.deepl import TagRules, restore
-from dragoman.tasks.config import build
 from tests.conftest import quiet_machine, write_rows
 from tests.serving.conftest import Live, serving
 

@@ -10,8 +10,8 @@ import pytest
 
 import dragoman
 from dragoman.documents.registry import FORMATS
+from dragoman.runs.tasks.config import build
 from dragoman.serving.config import ModelConfig, ServeConfig
-from dragoman.tasks.config import build
 from tests.conftest import quiet_machine, words, write_rows
 from tests.serving.conftest import Live, serving
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.errors import DataError
+from dragoman.base.errors import DataError
 from dragoman.serving.batcher import Batcher, Busy
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.system import has_waiting, ignore_new_connections, listen

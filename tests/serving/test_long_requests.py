@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.progress import check_interrupted
+from dragoman.base.long_work import check_interrupted
 from dragoman.serving.batcher import Batcher, SearchCost, Speeds, batch_cost
 from dragoman.serving.config import LimitsConfig, ServeConfig
 from dragoman.serving.routes import operations

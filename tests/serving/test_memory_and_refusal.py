@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import RunError
+from dragoman.base.errors import RunError
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.models import ServedModel
 from tests.conftest import TrainedFolder, call

@@ -9,11 +9,11 @@ from typing import Literal, get_origin, get_type_hints
 import pytest
 
 import dragoman
-from dragoman.config.fields import fields_of
+from dragoman.base.config.fields import fields_of
+from dragoman.base.errors import ConfigError
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions, SearchOverrides
-from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
 from dragoman.serving.models import BatchWork, Models
 from dragoman.serving.schemas import REMOTE, Options

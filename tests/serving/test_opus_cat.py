@@ -124,7 +124,7 @@ def test_tags_find_their_words() -> None:
     """By the plug-ins' own way; the words of the two languages stand in another order."""
     import torch
 
-    from dragoman.inference.alignments import WordAlignment
+    from dragoman.inference.align.alignments import WordAlignment
 
     source, target = "press Start now.", "nyt paina Käynnistä."
     words = WordAlignment(tuple(source.split()), tuple(target.split()), {(0, 1), (1, 2), (2, 0)}, torch.zeros(3, 3))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.analysis.beam_tree import continue_prefixes, prefix_of
 from dragoman.inference.load import load_run
+from dragoman.inspect.views.beam_tree import continue_prefixes, prefix_of
 from tests.serving.conftest import Live
 
 CHROMIUM = next(
@@ -150,7 +150,7 @@ def test_the_open_view_follows_the_text_and_another_run(page: Any, live: Live) -
 def test_a_click_on_a_pruned_branch_goes_on_with_the_search(
     page: Any, live: Live, runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.analysis.beam_tree.MAX_CONTINUED", 0)  # none is computed before the click
+    monkeypatch.setattr("dragoman.inspect.views.beam_tree.MAX_CONTINUED", 0)  # none is computed before the click
     page.goto(f"{live.url}/inspect?model=ab-cd&q=abcd&view=beam")
     page.wait_for_selector("[role=tab]")
     page.click("[role=tab]:has-text('Beam')")

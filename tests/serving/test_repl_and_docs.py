@@ -16,10 +16,10 @@ import click
 import pytest
 import yaml
 
+from dragoman.base.errors import ConfigError
 from dragoman.cli import cli
 from dragoman.commands.serve import serve
 from dragoman.decoding.options import SearchOverrides
-from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
 from dragoman.serving.start import ServeOptions, server_config
 from tests.conftest import TrainedFolder, call

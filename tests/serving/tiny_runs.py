@@ -6,9 +6,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import settings
+from dragoman.base.config import settings
 from dragoman.runs import train
-from dragoman.tasks.config import build
+from dragoman.runs.tasks.config import build
 from dragoman.training.display import Display
 from tests.conftest import QUICK, SMALL, call, quiet_machine, words, write_rows
 from tests.tasks import test_labels_end_to_end as labels

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.tasks import config
-from dragoman.tasks.config import Config
+from dragoman.runs.tasks import config
+from dragoman.runs.tasks.config import Config
 from tests.training.kill_driver import table, write_pairs
 
 Configure = Callable[..., Config]

@@ -170,7 +170,7 @@ def task_table(path: Path, task: str) -> dict[str, Any]:
 
 def write_config(path: Path, content: dict[str, Any]) -> Path:
     """A nested table as a TOML file."""
-    from dragoman.config.settings import inline
+    from dragoman.base.config.settings import inline
 
     path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in content.items()), encoding="utf-8")
     return path
@@ -235,7 +235,7 @@ def ended(child: int, within: float) -> int | None:
 
 def unloadable(run: Path) -> str:
     """Why a run folder, just as a kill left it, could not be used; empty if it could."""
-    from dragoman.errors import DragomanError
+    from dragoman.base.errors import DragomanError
     from dragoman.runs import Run
     from dragoman.training.checkpoints import Checkpoints, read_tensors
 
@@ -259,9 +259,9 @@ def warm_up(content: dict[str, Any]) -> None:
 
     from dragoman import runs
     from dragoman.data.batch import batch_of
+    from dragoman.runs.tasks import config
+    from dragoman.runs.tasks.translate import build_model
     from dragoman.scoring.report import score_table
-    from dragoman.tasks import config
-    from dragoman.tasks.translate import build_model
     from dragoman.training import display
     from dragoman.training.optimizer import build_optimizer
 

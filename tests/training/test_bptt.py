@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dragoman.data.bptt import BpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.layers.config import RotaryConfig, SegmentsConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import (
@@ -22,6 +21,7 @@ from dragoman.models.language_model import (
     carried_tensors,
     restore_carried,
 )
+from dragoman.models.layers.config import RotaryConfig, SegmentsConfig
 from dragoman.training.config import OptimizerConfig
 from dragoman.training.optimizer import build_optimizer, load_weights, optimizer_tensors, restore_optimizer
 from dragoman.training.step import step_seed

@@ -15,8 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.errors import RunError
-from dragoman.files import append_text, atomic_write, write_text
+from dragoman.base.errors import RunError
+from dragoman.base.files import append_text, atomic_write, write_text
 from dragoman.runs import train
 from dragoman.training.checkpoints import (
     Checkpoints,

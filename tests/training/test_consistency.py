@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import Tokens, batch_of
 from dragoman.data.tokenizers.base import PAD, SOS, SPECIALS, UNK
-from dragoman.errors import ConfigError
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducerConfig
 from dragoman.models.encoder_decoder import EncoderDecoder

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dragoman.auto.distil import distil
+from dragoman.auto.distillation import distil
 from dragoman.auto.options import DistilOptions
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
-from dragoman.errors import ConfigError, RunError
 from dragoman.inference.prediction import Prediction
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
@@ -106,7 +106,7 @@ def test_outputs_that_are_no_text_are_left_out(
     def outputs(teacher: object, sources: Sequence[str], display: object) -> list[tuple[str, Prediction]]:
         return [(source, Prediction(text, 0.0, (), ())) for source, text in zip(sources, written, strict=False)]
 
-    monkeypatch.setattr("dragoman.auto.distil.translated", outputs)
+    monkeypatch.setattr("dragoman.auto.distillation.translated", outputs)
     distil(str(tmp_path / "teacher"), tmp_path / "student", ["train.steps=1"], "cpu", Display())
     assert "3 of 4 outputs of the teacher are left out" in capsys.readouterr().err
     lines = (tmp_path / "student.data" / "train.jsonl").read_text(encoding="utf-8").splitlines()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.errors import ConfigError, DataError
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.runs import Run, train
 from dragoman.training import runtime
 from dragoman.training.checkpoints import Checkpoints, read_tensors
@@ -144,7 +144,7 @@ def test_rows_beyond_the_position_table_on_one_process_alone(tmp_path: Path) -> 
         config = write_config(tmp_path / f"{processes}.toml", content)
         runs[processes] = tmp_path / f"run-{processes}"
         if processes == 1:
-            train(dragoman.tasks.config.load(config), runs[1])
+            train(dragoman.runs.tasks.config.load(config), runs[1])
         else:
             for code, said in two_processes(["train", config, "--quiet", "--run", runs[2]], here(config)):
                 assert code == 0, said
@@ -160,7 +160,7 @@ def test_a_run_resumes_with_as_many_batches_in_a_step_as_before(tmp_path: Path) 
     content = table(write_pairs(tmp_path / "pairs.tsv"))
     content["train"] |= {"steps": 6, "accumulate": 2, "validate_every": 6, "decode": 0}
     content["train"]["optimizer"]["warmup"] = 6  # more than the steps would be warned of
-    train(dragoman.tasks.config.build(content), tmp_path / "run")
+    train(dragoman.runs.tasks.config.build(content), tmp_path / "run")
     content["train"]["steps"] = 9
     config = write_config(tmp_path / "two.toml", content)
     found = two_processes(["train", config, "--quiet", "--run", tmp_path / "run"], here(config))
@@ -175,7 +175,7 @@ def test_a_run_resumes_with_as_many_batches_in_a_step_as_before(tmp_path: Path) 
     found = two_processes(["train", config, "--quiet", "--run", tmp_path / "run"], here(config))
     assert [(code, ours(said)) for code, said in found] == [(0, [])] * 2
     content["train"]["accumulate"] = 2
-    train(dragoman.tasks.config.build(content), tmp_path / "one")
+    train(dragoman.runs.tasks.config.build(content), tmp_path / "one")
     assert [row.get("tokens") for row in result(tmp_path / "run")["metrics"] if row["step"] == 9] == [
         row.get("tokens") for row in result(tmp_path / "one")["metrics"] if row["step"] == 9
     ]
@@ -196,7 +196,9 @@ def test_sharded_processes_train_and_resume_like_one(tmp_path: Path) -> None:
     sharded = content | {"train": content["train"] | {"accumulate": 1, "shard": "on", "checkpoint_activations": True}}
 
     def alone(name: str, steps: int) -> None:
-        train(dragoman.tasks.config.build(content | {"train": content["train"] | {"steps": steps}}), tmp_path / name)
+        train(
+            dragoman.runs.tasks.config.build(content | {"train": content["train"] | {"steps": steps}}), tmp_path / name
+        )
 
     def both(name: str, **changes: object) -> list[tuple[int, list[str]]]:
         config = write_config(tmp_path / f"{name}.toml", sharded | {"train": sharded["train"] | changes})
@@ -240,7 +242,7 @@ def test_sharded_processes_train_and_resume_like_one(tmp_path: Path) -> None:
     assert 'train.average.kind = "ema"' in lines[0]
     assert "CUDA graph" in lines[0]
     with pytest.raises(ConfigError, match="one process trains"):
-        train(dragoman.tasks.config.build(sharded), tmp_path / "four")
+        train(dragoman.runs.tasks.config.build(sharded), tmp_path / "four")
 
 
 def test_a_user_mistake_is_told_once(folder: Path) -> None:

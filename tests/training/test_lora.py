@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.config.settings import merge
+from dragoman.base.config.settings import merge
+from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
-from dragoman.errors import ConfigError
 from dragoman.exchange.registry import export_run
 from dragoman.inference.load import load_run
-from dragoman.layers.linear import Linear, LoRALinear
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.layers.linear import Linear, LoRALinear
 from dragoman.runs import Run, train
-from dragoman.tasks.config import build
+from dragoman.runs.tasks.config import build
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.config import LoRAConfig
 from dragoman.training.display import Display
@@ -177,7 +177,7 @@ def test_a_resumed_run_has_the_same_weights(place: Path) -> None:
 
 
 def json_table(run: Path, steps: int) -> dict[str, Any]:
-    from dragoman.config.settings import read_toml
+    from dragoman.base.config.settings import read_toml
 
     return merge(read_toml(run / "config.toml"), {"train": {"steps": steps}})
 

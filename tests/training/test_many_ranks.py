@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman.base.errors import RunError
 from dragoman.data.batching import BatchPlan, EpochPlan
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.errors import RunError
 from dragoman.runs import resume
 from dragoman.training.checkpoints import TrainingState
 from dragoman.training.config import TrainConfig

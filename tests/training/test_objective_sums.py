@@ -15,11 +15,11 @@ from torch import Tensor
 from dragoman.data.batch import Batch, batch_of, pad_tokens
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.data.tokenizers.pair_codec import PairCodec
-from dragoman.layers.embeddings import WordDropout
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.layers.embeddings import WordDropout
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors, write_tensors
 from dragoman.training.config import TrainConfig

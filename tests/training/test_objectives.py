@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.base.errors import RunError
 from dragoman.data.batch import batch_of, pad_tokens
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.pair_codec import PairCodec
-from dragoman.errors import RunError
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dragoman.config import settings
-from dragoman.errors import ConfigError
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError
 from dragoman.training.config import MovingAverageConfig, OptimizerConfig
 from dragoman.training.optimizer import (
     MovingAverage,

@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.models.contracts import Loss
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run, resume_config, train
-from dragoman.tasks import config
+from dragoman.runs.tasks import config
 from dragoman.training import trainer as loop
 from dragoman.training.checkpointer import BestWeights
 from dragoman.training.checkpoints import Checkpoints

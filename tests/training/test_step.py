@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from dragoman.auto.portfolio import LIKE_T5
-from dragoman.errors import RunError
-from dragoman.files import COMPILER_CACHES, set_compiler_caches
-from dragoman.kernels import short_attention
-from dragoman.layers import positions
+from dragoman.base.errors import RunError
+from dragoman.base.files import COMPILER_CACHES, set_compiler_caches
+from dragoman.models.kernels import short_attention
+from dragoman.models.layers import positions
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display

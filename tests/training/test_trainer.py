@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError, DragomanError, RunError, WarningLine
 from dragoman.data.batch import batch_of
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.config import SearchConfig
-from dragoman.errors import ConfigError, DragomanError, RunError, WarningLine
 from dragoman.runs import Run, train
 from dragoman.runs.resume import resume_config
-from dragoman.tasks.config import Config
-from dragoman.tasks.table import task_of
-from dragoman.tasks.translate import build_model
+from dragoman.runs.tasks.config import Config
+from dragoman.runs.tasks.table import task_of
+from dragoman.runs.tasks.translate import build_model
 from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display

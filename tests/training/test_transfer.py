@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, RunError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.words import WordsConfig
-from dragoman.errors import ConfigError, RunError
-from dragoman.layers.config import RotaryConfig
-from dragoman.layers.embeddings import build_embedding
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.layers.config import RotaryConfig
+from dragoman.models.layers.embeddings import build_embedding
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.training.config import OptimizerConfig, RateConfig, StartFromConfig

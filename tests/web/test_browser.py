@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.analysis import subject
-from dragoman.analysis.attention_layers import attention_layers, merge_words
-from dragoman.analysis.next_tokens import next_tokens
-from dragoman.analysis.options import InspectOptions
-from dragoman.analysis.view import packed
 from dragoman.inference.load import load_run
-from dragoman.reports.comparison import View, compare_texts
-from dragoman.reports.inspection import Inspection, inspect
+from dragoman.inspect.measure.comparison import View, compare_texts
+from dragoman.inspect.options import InspectOptions
+from dragoman.inspect.views import subject
+from dragoman.inspect.views.attention_layers import attention_layers, merge_words
+from dragoman.inspect.views.inspection import Inspection, inspect
+from dragoman.inspect.views.next_tokens import next_tokens
+from dragoman.inspect.views.view import packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
 from tests.analysis.tempering import tempered

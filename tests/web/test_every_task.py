@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.analysis.options import InspectOptions
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.errors import DataError
 from dragoman.data.examples import Example
-from dragoman.errors import DataError
 from dragoman.inference.load import load_run
-from dragoman.reports.comparison import System, compare_runs, forcing_views, story_view
-from dragoman.reports.inspection import Inspection, inspect
+from dragoman.inspect.measure.comparison import System, compare_runs, forcing_views, story_view
+from dragoman.inspect.options import InspectOptions
+from dragoman.inspect.views.inspection import Inspection, inspect
 from dragoman.runs import train
-from dragoman.tasks.config import build
-from dragoman.tasks.table import TASKS
+from dragoman.runs.tasks.config import build
+from dragoman.runs.tasks.table import TASKS
 from dragoman.web.page import page_data, plain
 from tests.conftest import call, quiet_machine, words
 from tests.tasks import test_media_end_to_end as media

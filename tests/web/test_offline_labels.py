@@ -15,8 +15,8 @@ from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
 from dragoman.exchange.web_tokenizers import tokenizer_spec
-from dragoman.layers.crf import LinearChainCRF
 from dragoman.models.encoders.character_words import split_words
+from dragoman.models.layers.crf import LinearChainCRF
 from tests.conftest import call, write_rows
 from tests.web.javascript import run_javascript
 from tests.web.test_offline_page import RUNTIME, Opened, Site, browser, in_browser

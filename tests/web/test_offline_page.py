@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import DragomanError
+from dragoman.base.errors import DragomanError
+from dragoman.base.files import cache_home
 from dragoman.exchange import web_runtime
 from dragoman.exchange.web_page import inline_runtime, single_page
 from dragoman.exchange.web_runtime import BINARY, MODULE, find_runtime, has_files
-from dragoman.files import cache_home
 from tests.conftest import TrainedFolder, call, quiet_machine
 from tests.web.javascript import ARGUMENTS, CHROMIUM
 

@@ -14,7 +14,7 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import limits_of
+from dragoman.decoding.searches import limits_of
 from tests.web.javascript import run_javascript
 
 SOURCES, VOCABULARY, LENGTHS = 12, 9, 14

@@ -9,7 +9,7 @@ from dragoman.auto.search import plan
 from dragoman.auto.search.state import PAUSING, SearchState, Trial, cost, is_member
 from dragoman.auto.search.trial_config import copies_at_first
 from dragoman.auto.search.worker import Outcome
-from dragoman.tasks.config import Config
+from dragoman.runs.tasks.config import Config
 from dragoman.training.display import duration
 
 HOPELESS = 3.0  # times the time that is left: what a usual training takes where a model that copies is tried beside it

@@ -49,12 +49,12 @@ from dragoman.auto.search.worker import (
     outcome_of_killed,
     state_of,
 )
-from dragoman.config import settings
-from dragoman.errors import ConfigError, DragomanError
-from dragoman.files import copy_into, make_folder, remove_folder, write_text
-from dragoman.portable import usable_cores
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DragomanError
+from dragoman.base.files import copy_into, make_folder, remove_folder, write_text
+from dragoman.base.portable import usable_cores
 from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
-from dragoman.tasks.config import Config, load, with_absolute_paths
+from dragoman.runs.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.display import duration
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import SearchStopped, signals_wait, stop_search_on_signals

@@ -13,8 +13,8 @@ from statistics import variance
 from typing import TYPE_CHECKING, Any
 
 from dragoman.auto.search.plan import Cost, Resources
-from dragoman.errors import RunError
-from dragoman.files import refuse_links, write_text
+from dragoman.base.errors import RunError
+from dragoman.base.files import refuse_links, write_text
 from dragoman.runs.folder import SEARCH
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
 

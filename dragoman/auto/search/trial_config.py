@@ -10,13 +10,13 @@ from pathlib import Path
 
 from dragoman.auto.search.plan import Cost
 from dragoman.auto.search.worker import Outcome
-from dragoman.config import settings
+from dragoman.base.config import settings
+from dragoman.base.files import write_text
 from dragoman.data.examples import Example
 from dragoman.data.split import read_examples, source_hash
-from dragoman.files import write_text
 from dragoman.models.config import EncoderDecoderConfig
-from dragoman.tasks.config import Config
-from dragoman.tasks.table import task_of
+from dragoman.runs.tasks.config import Config
+from dragoman.runs.tasks.table import task_of
 from dragoman.training.validation.seq2seq import with_all_references
 
 FOLDS = 3

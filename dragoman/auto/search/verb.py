@@ -10,8 +10,8 @@ from dragoman.auto.options import SearchOptions
 from dragoman.auto.search.run import Search, Show
 from dragoman.auto.search.state import SearchState, check_folder, has_search, load_search
 from dragoman.auto.search.trial_config import is_length_given
+from dragoman.base.errors import DataError
 from dragoman.data.config import Files
-from dragoman.errors import DataError
 from dragoman.training.display import Display
 
 

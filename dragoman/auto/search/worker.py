@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.errors import DragomanError, RunError, brief, is_out_of_memory
+from dragoman.base.errors import DragomanError, RunError, brief, is_out_of_memory
 from dragoman.training.signals import signals_wait
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def train_up_to(job: Job) -> Outcome:
     import torch
 
     from dragoman.runs import train
-    from dragoman.tasks.config import load
+    from dragoman.runs.tasks.config import load
     from dragoman.training.display import Display
 
     class Stopwatch(Display):

@@ -15,9 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from dragoman.config.settings import Range, setting
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError, hint
 from dragoman.data.languages import load_identifier, same_language
-from dragoman.errors import ConfigError, hint
 
 SMOOTHING = 15  # characters added to both lengths, so that short pairs may differ more
 COPIED_WORDS = 4  # equal names and numbers are translations of each other

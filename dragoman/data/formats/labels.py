@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, InputRows, Row, TokenizerPair, TrainingExamples, targets
@@ -24,7 +25,6 @@ from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, TextPairTokenizer, Tokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig, number_error, series_shape
-from dragoman.errors import ConfigError, DataError
 
 TAG_END = "@"  # "sil@0.35": the frames up to 0.35 seconds
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.files import digest
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples
@@ -27,7 +28,6 @@ from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import FeatureColumn, feature_statistics, write_features
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
-from dragoman.files import digest
 
 
 class MediaFormat(ExampleFormat):

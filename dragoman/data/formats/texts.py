@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.config import DataConfig, TokenizersConfig, paths_of
 from dragoman.data.examples import Example, Fault, Pairs, check_text, file_of
 from dragoman.data.formats.base import ExampleFormat, InputRows, Row, TokenizerPair, TrainingExamples, targets
@@ -21,7 +22,6 @@ from dragoman.data.readers.pairs import read_pairs, read_plain_text
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAIR_DELIMITER, SOS, Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
-from dragoman.errors import ConfigError, DataError
 
 MASK = "[MASK]"  # as users write it
 MASK_ID = SOS  # its token id: <sos> occurs in no text

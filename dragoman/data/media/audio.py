@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.config.settings import Range, Size, setting
+from dragoman.base.config.settings import Range, Size, setting
+from dragoman.base.errors import MissingExtraError
 from dragoman.data.media.files import MediaError
-from dragoman.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
+from dragoman.base.errors import DataError, nearest
 from dragoman.data.examples import Fault, FaultKind
 from dragoman.data.readers.base import READERS, compression_of
-from dragoman.errors import DataError, nearest
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".sph", ".w64")
 IMAGE_SUFFIXES = (

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.config.settings import Size, setting
+from dragoman.base.config.settings import Size, setting
+from dragoman.base.errors import MissingExtraError
 from dragoman.data.media.files import MediaError, unpacked_folder
-from dragoman.errors import MissingExtraError
 
 COLOURS = 3
 MAX_PIXELS = 40_000_000  # a page of A4 at 600 dpi has 35 million

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from dragoman.config.table import Table
+from dragoman.base.config.table import Table
+from dragoman.base.errors import DataError
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.tokenizers.language_tags import TAG_NAME
-from dragoman.errors import DataError
 
 COMPRESSIONS = (".gz", ".zst")
 

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 
+from dragoman.base.errors import ConfigError, nearest
 from dragoman.data.examples import Example, Fault, FaultError
 from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import (
@@ -22,7 +23,6 @@ from dragoman.data.readers.lines import (
     parse_lines,
     text_blocks,
 )
-from dragoman.errors import ConfigError, nearest
 
 LARGE_FILE = 1 << 26  # bytes; of larger files `sample` reads blocks
 SAMPLED_BLOCKS, SAMPLED_BYTES = 512, 1 << 14

@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from dragoman.base.errors import ConfigError, hint
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, file_of, normalise
 from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
 from dragoman.data.readers.columns import column_numbers
 from dragoman.data.readers.lines import check_file, first_lines, numbered_lines, open_bytes
 from dragoman.data.readers.pairs import DEFAULTS, read_pairs
-from dragoman.errors import ConfigError, hint
 
 CONLL_SUFFIXES = (".conllu", ".conll")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")

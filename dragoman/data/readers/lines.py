@@ -15,9 +15,9 @@ from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from dragoman.base.errors import DataError, MissingExtraError, nearest
 from dragoman.data.examples import Example, Fault, FaultError, normalise
 from dragoman.data.readers.base import READERS, LineSpan, Reader, ReadOptions, ShardRow, SourceRow, compression_of
-from dragoman.errors import DataError, MissingExtraError, nearest
 
 _BLOCK_BYTES = 1 << 18
 _MAX_LINE_BYTES = 1 << 26

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.config.settings import override
+from dragoman.base.config.settings import override
+from dragoman.base.errors import DataError, nearest
+from dragoman.base.files import cache_home, digest
 from dragoman.data.examples import Example, Fault, FaultError, Pairs
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from dragoman.data.readers.base import ReadOptions, SourceRow, column_names
 from dragoman.data.readers.records import FIELDS, source_text
-from dragoman.errors import DataError, nearest
-from dragoman.files import cache_home, digest
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig, Files

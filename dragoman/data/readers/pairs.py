@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.examples import (
     CONTROLS_EXCEPT_TAB,
     Example,
@@ -20,7 +21,6 @@ from dragoman.data.examples import (
 )
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.lines import WHOLE, check_file, numbered_lines, open_bytes, parse_lines
-from dragoman.errors import ConfigError, DataError
 
 DEFAULTS = ReadOptions()
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.errors import ConfigError, DataError, MissingExtraError
 from dragoman.data.examples import Example, Fault, FaultError, FaultKind
 from dragoman.data.readers.base import Reader, ReadOptions, ShardRow, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import LineReader, SourceParser, parse_lines
-from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 FIELDS = ("source", "target")  # unless data.columns names others
 BATCH = 1024  # rows of a Parquet file in memory

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 from xml.parsers import expat
 
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.languages import same_language
 from dragoman.data.readers.base import Reader, ReadOptions, SourceRow
 from dragoman.data.readers.lines import Read, check_file, open_bytes
-from dragoman.errors import ConfigError, DataError
 
 BLOCK = 1 << 16
 MAX_DEPTH = 256  # elements inside each other

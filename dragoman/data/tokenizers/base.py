@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.source_reader import SourceReader, Span
-from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

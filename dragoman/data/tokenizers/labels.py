@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dragoman.base.errors import DataError, nearest
 from dragoman.data.tokenizers.base import Tokenizer, content_hash
-from dragoman.errors import DataError, nearest
 
 
 class FewLabelsError(DataError):

@@ -11,9 +11,9 @@ import json
 import re
 from collections.abc import Sequence
 
+from dragoman.base.errors import ConfigError, DataError, nearest
 from dragoman.data.source_reader import SourceReader, Span
 from dragoman.data.tokenizers.base import WrappedTokenizer
-from dragoman.errors import ConfigError, DataError, nearest
 
 TAG_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _LEADING_TAG = re.compile(rf"<2({TAG_NAME.pattern})> ")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from dragoman.config import settings
-from dragoman.config.settings import setting
+from dragoman.base.config import settings
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import ConfigError, RunError, hint
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS, FeatureExtractor, MediaConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import TextPairTokenizer, Tokenizer
@@ -34,7 +35,6 @@ from dragoman.data.tokenizers.subwords import (
 )
 from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
-from dragoman.errors import ConfigError, RunError, hint
 
 
 @dataclass(frozen=True)

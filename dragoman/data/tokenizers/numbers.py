@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.config import settings
-from dragoman.config.settings import setting
+from dragoman.base.config import settings
+from dragoman.base.config.settings import setting
+from dragoman.base.errors import DataError
 from dragoman.data.tokenizers.base import Tokenizer, content_hash, settings_json
-from dragoman.errors import DataError
 
 CHANNEL_SEPARATOR = ";"
 MISSING = "nan"

@@ -16,7 +16,8 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from dragoman.config.settings import Range, setting
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.rows import FlatRows
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
@@ -36,7 +37,6 @@ from dragoman.data.tokenizers.base import (
     settings_json,
     without_surrogates,
 )
-from dragoman.errors import ConfigError, DataError
 
 # Sentencepiece writes a space as U+2581. A U+2581 of the text itself is replaced by a code point that is no character.
 _SPACE_MARK, _MARK_REPLACEMENT = "\u2581", "\U0010fffe"

@@ -11,11 +11,11 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
+from dragoman.base.long_work import check_interrupted
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.constraints.constraint import AutomatonState, Constraint
 from dragoman.decoding.constraints.phrases import RequiredPhrases
 from dragoman.decoding.constraints.token_bytes import NO_TEXT
-from dragoman.progress import check_interrupted
 
 MAX_CACHED = 200_000  # transitions, so that a stream of inputs under one automaton needs bounded memory
 

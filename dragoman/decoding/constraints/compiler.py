@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from dragoman.base.errors import DataError
 from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
@@ -12,7 +13,6 @@ from dragoman.decoding.constraints.phrases import AllowedOutputs, ForbiddenTexts
 from dragoman.decoding.constraints.registry import build_named
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, OutputConstraints
 from dragoman.decoding.constraints.token_bytes import TokenBytes
-from dragoman.errors import DataError
 
 MAX_CACHED = 1000  # compiled automata
 MAX_REMEMBERED = 50_000  # transitions and states of all of them: about 20 MB

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from dragoman.base.errors import ConfigError
 from dragoman.decoding.constraints.constraint import AutomatonState, ListedConstraint, few_per_state
 from dragoman.decoding.constraints.token_bytes import NO_TEXT, START, TokenBytes
-from dragoman.errors import ConfigError
 
 MAX_NODES = 20_000  # of an automaton: x{1,1000} repeats x a thousand times
 FLAGS = re.compile(r"\(\?([is]+)\)")

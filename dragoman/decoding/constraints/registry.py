@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dragoman.config.table import Table
+from dragoman.base.config.table import Table
+from dragoman.base.errors import DataError, hint
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.phrases import PrefixConstraint
 from dragoman.decoding.constraints.regex import RegexConstraint
 from dragoman.decoding.constraints.token_bytes import TokenBytes
-from dragoman.errors import DataError, hint
 
 
 @dataclass(frozen=True)

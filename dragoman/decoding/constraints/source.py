@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 
+from dragoman.base.errors import DataError
 from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.constraints.spec import OutputConstraints
-from dragoman.errors import DataError
 
 # Each pattern must take linear time. Where it begins with a repetition, it may begin only where that begins.
 PLACEHOLDERS = (

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from safetensors.torch import save_file
 
-from dragoman.config import settings
-from dragoman.errors import ConfigError, DataError, RunError, hint
+from dragoman.base.config import settings
+from dragoman.base.errors import ConfigError, DataError, RunError, hint
 from dragoman.exchange.huggingface.bert import read_bert, read_roberta
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Family, Imported, check_weights
@@ -22,7 +22,7 @@ from dragoman.exchange.huggingface.translation import read_m2m100, read_marian, 
 from dragoman.exchange.options import ImportOptions
 from dragoman.runs.folder import IMPORTED, new_run
 from dragoman.runs.network import limit_parameters
-from dragoman.tasks.table import task_of
+from dragoman.runs.tasks.table import task_of
 from dragoman.training.config import OptimizerConfig
 
 # By `model_type`.

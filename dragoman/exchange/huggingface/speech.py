@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dragoman.base.errors import DataError
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.media.audio import WaveformConfig, WhisperMelConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig
 from dragoman.data.tokenizers.characters import CTCCharactersConfig, CTCCharacterTokenizer
 from dragoman.decoding.config import SearchConfig
-from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import (
     NEVER,
@@ -31,7 +31,6 @@ from dragoman.exchange.huggingface.family import (
 )
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id
 from dragoman.exchange.huggingface.translation import activation, language, search_settings, transformer
-from dragoman.layers.config import LearnedConfig, NoPositionsConfig
 from dragoman.models.captioner import SpeechToTextConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.encoders.frames import (
@@ -40,8 +39,9 @@ from dragoman.models.encoders.frames import (
     FramesConfig,
     WaveformConvolutionsConfig,
 )
+from dragoman.models.layers.config import LearnedConfig, NoPositionsConfig
 from dragoman.models.transcriber import TranscriberConfig
-from dragoman.tasks.media import TranscribeConfig
+from dragoman.runs.tasks.media import TranscribeConfig
 from dragoman.training.config import TrainConfig
 
 SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "word_delimiter_token": "|"}

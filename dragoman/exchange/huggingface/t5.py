@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import torch
 
+from dragoman.base.errors import DataError
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.tokenizers.base import SOS, SPECIALS
 from dragoman.data.tokenizers.characters import BYTE_TOKENS, BytesConfig, ByteTokenizer
 from dragoman.data.tokenizers.subwords import SentencePieceConfig, SentencePieceTokenizer
-from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, read_names
 from dragoman.exchange.huggingface.translation import search_settings, sentence_piece, vocabularies_of
-from dragoman.layers.config import RelativeBiasConfig
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.tasks.translate import TranslateConfig
+from dragoman.models.layers.config import RelativeBiasConfig
+from dragoman.runs.tasks.translate import TranslateConfig
 from dragoman.training.config import TrainConfig
 
 # feed_forward_proj → (activation, gated); of several names the export writes the first

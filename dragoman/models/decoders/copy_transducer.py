@@ -20,13 +20,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import setting
+from dragoman.base.config.settings import setting
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.layers.linear import LogProbabilities
-from dragoman.layers.monotone import IMPOSSIBLE
 from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig, left_of
 from dragoman.models.decoders.monotone import Actions, Source
 from dragoman.models.heads.softmax import log_probabilities
+from dragoman.models.layers.linear import LogProbabilities
+from dragoman.models.layers.monotone import IMPOSSIBLE
 
 INSERT, SUBSTITUTE, DELETE, COPY, STOP = range(5)
 COPIES_AT_FIRST = 3.0  # logit of copying before training: 87 % of all actions

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, setting
+from dragoman.base.config.settings import Share, setting
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.linear import LogProbabilities
-from dragoman.layers.monotone import IMPOSSIBLE, ForwardPass, Written, last_position, padding_bias
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source
 from dragoman.models.heads.softmax import log_probabilities
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.linear import LogProbabilities
+from dragoman.models.layers.monotone import IMPOSSIBLE, ForwardPass, Written, last_position, padding_bias
 
 INSERT, SUBSTITUTE, DELETE, COPY = range(4)
 NEVER = 1e6

@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import setting
-from dragoman.layers.embeddings import Embedding
+from dragoman.base.config.settings import setting
 from dragoman.models.contracts import Encoder, Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,
@@ -20,6 +19,7 @@ from dragoman.models.decoders.recurrent_parts import (
     ReadoutDecoderBase,
     build_dropout,
 )
+from dragoman.models.layers.embeddings import Embedding
 from dragoman.models.traits import ModelContext
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Range, Size, setting
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.monotone import PADDING, Written, forward_bias
+from dragoman.base.config.settings import Range, Size, setting
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
 from dragoman.models.heads.softmax import full_precision, log_probabilities
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.monotone import PADDING, Written, forward_bias
 
 
 @dataclass(frozen=True)

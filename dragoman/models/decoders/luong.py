@@ -9,12 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import SizeOrNone, setting
-from dragoman.layers import recurrence
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.linear import StepLinear
-from dragoman.layers.recurrence import CellState
-from dragoman.layers.rnn_attention import GeneralConfig, RNNAttentionConfig, build_rnn_attention
+from dragoman.base.config.settings import SizeOrNone, setting
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,
@@ -23,6 +18,11 @@ from dragoman.models.decoders.recurrent_parts import (
     RecurrentDecoderBase,
     build_dropout,
 )
+from dragoman.models.layers import recurrence
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.linear import StepLinear
+from dragoman.models.layers.recurrence import CellState
+from dragoman.models.layers.rnn_attention import GeneralConfig, RNNAttentionConfig, build_rnn_attention
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import SizeOrNone, setting
+from dragoman.base.config.settings import SizeOrNone, setting
 from dragoman.data.tokenizers.base import PAD
-from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.layers.attention import observed
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.linear import LogProbabilities
-from dragoman.layers.monotone import PADDING, ForwardPass, Written, forward_algorithm, write
-from dragoman.layers.rnn_attention import GeneralConfig, build_rnn_attention
 from dragoman.models.contracts import Criterion, Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,
@@ -31,6 +25,12 @@ from dragoman.models.decoders.recurrent_parts import (
     RecurrentDecoderBase,
     build_dropout,
 )
+from dragoman.models.kernels.cpu_dropout import Dropout
+from dragoman.models.layers.attention import observed
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.linear import LogProbabilities
+from dragoman.models.layers.monotone import PADDING, ForwardPass, Written, forward_algorithm, write
+from dragoman.models.layers.rnn_attention import GeneralConfig, build_rnn_attention
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, SizeOrNone, setting
+from dragoman.base.config.settings import Share, SizeOrNone, setting
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.linear import LogProbabilities
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Criterion, Decoder, Encoder, Memory, State
 from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
@@ -36,6 +34,8 @@ from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.heads.softmax import full_precision
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.linear import LogProbabilities
 from dragoman.models.traits import ModelContext
 
 InnerConfig = RecurrentDecoderConfig | LuongDecoderConfig | TransformerConfig | ConvS2SDecoderConfig

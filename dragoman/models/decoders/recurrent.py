@@ -11,11 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import setting
-from dragoman.layers.cells import build_cell
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.recurrence import unrolled
-from dragoman.layers.rnn_attention import AdditiveConfig, RNNAttentionConfig, build_rnn_attention
+from dragoman.base.config.settings import setting
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,
@@ -25,6 +21,10 @@ from dragoman.models.decoders.recurrent_parts import (
     ReadoutDecoderBase,
     build_dropout,
 )
+from dragoman.models.layers.cells import build_cell
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.recurrence import unrolled
+from dragoman.models.layers.rnn_attention import AdditiveConfig, RNNAttentionConfig, build_rnn_attention
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
-from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.layers.cells import CellConfig, LSTMConfig, build_cell
-from dragoman.layers.recurrence import Cell, CellState
-from dragoman.layers.rnn import VariationalDropout
+from dragoman.base.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.models.contracts import Decoder, Encoder, Memory
+from dragoman.models.kernels.cpu_dropout import Dropout
+from dragoman.models.layers.cells import CellConfig, LSTMConfig, build_cell
+from dragoman.models.layers.recurrence import Cell, CellState
+from dragoman.models.layers.rnn import VariationalDropout
 from dragoman.models.traits import ModelContext
 
 

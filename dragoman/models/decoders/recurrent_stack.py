@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
-from dragoman.kernels.cpu_dropout import dropout
-from dragoman.layers.cells import CellConfig, LSTMConfig, build_cell
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.recurrence import Cell, CellState
-from dragoman.layers.rnn import VariationalDropout
+from dragoman.base.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.models.contracts import State
+from dragoman.models.kernels.cpu_dropout import dropout
+from dragoman.models.layers.cells import CellConfig, LSTMConfig, build_cell
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.recurrence import Cell, CellState
+from dragoman.models.layers.rnn import VariationalDropout
 
 
 class EmbeddingDropout(TokenEmbedding):

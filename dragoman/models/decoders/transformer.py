@@ -8,14 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dragoman.kernels.fused_layers import residual_norm
-from dragoman.layers.attention import Cache, read_memory
-from dragoman.layers.config import LinearConfig, LocalConfig, NoPositionsConfig, SegmentsConfig
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.kv_cache import GrowingCache
-from dragoman.layers.positions import RELATIVE_POSITIONS
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Decoder, Memory, State
+from dragoman.models.kernels.fused_layers import residual_norm
+from dragoman.models.layers.attention import Cache, read_memory
+from dragoman.models.layers.config import LinearConfig, LocalConfig, NoPositionsConfig, SegmentsConfig
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.kv_cache import GrowingCache
+from dragoman.models.layers.positions import RELATIVE_POSITIONS
 from dragoman.models.transformer import Stream, TransformerBlock, TransformerInput, last_norm, relative_positions_of
 
 

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Depth, Range, Share, Size, setting
+from dragoman.base.config.settings import Depth, Range, Share, Size, setting
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.layers.config import NoPositionsConfig
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.masking import crop_to_maximum
 from dragoman.models.config import TransformerConfig, WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.transformer import EncoderBlock, through
+from dragoman.models.kernels.cpu_dropout import Dropout
+from dragoman.models.layers.config import NoPositionsConfig
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.masking import crop_to_maximum
 from dragoman.models.transformer import build_norm, last_norm, relative_positions_of
 
 

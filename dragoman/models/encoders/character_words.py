@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.base.config.settings import Range, Share, Size, setting
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.layers.convolution import CharacterConvolution
-from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors
+from dragoman.models.layers.convolution import CharacterConvolution
+from dragoman.models.layers.embeddings import TokenEmbedding
 
 
 @dataclass(frozen=True)

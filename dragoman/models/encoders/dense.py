@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Depth, Share, Size, setting
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.feed_forward import ACTIVATIONS
-from dragoman.layers.masking import crop_to_maximum
+from dragoman.base.config.settings import Depth, Share, Size, setting
 from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.feed_forward import ACTIVATIONS
+from dragoman.models.layers.masking import crop_to_maximum
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
+from dragoman.base.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.data.tokenizers.base import SOS
-from dragoman.layers.cells import CellConfig, LSTMConfig
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.recurrence import last_output
-from dragoman.layers.rnn import Unidirectional
 from dragoman.models.config import WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.layers.cells import CellConfig, LSTMConfig
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.recurrence import last_output
+from dragoman.models.layers.rnn import Unidirectional
 
 
 @dataclass(frozen=True)

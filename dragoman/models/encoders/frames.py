@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.base.config.settings import Range, Share, Size, setting
 from dragoman.data.media.images import COLOURS
-from dragoman.layers.config import NoPositionsConfig
-from dragoman.layers.feed_forward import ACTIVATIONS
-from dragoman.layers.linear import glorot
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.images import ResNetConfig, ResNetEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale
+from dragoman.models.layers.config import NoPositionsConfig
+from dragoman.models.layers.feed_forward import ACTIVATIONS
+from dragoman.models.layers.linear import glorot
 
 
 def convolution_problems(config: Any, *names: str) -> Iterator[str]:

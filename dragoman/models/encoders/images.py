@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Depth, Share, Size, setting
+from dragoman.base.config.settings import Depth, Share, Size, setting
+from dragoman.base.errors import ConfigError, DragomanError, MissingExtraError, hint
 from dragoman.data.media.images import COLOURS
-from dragoman.errors import ConfigError, DragomanError, MissingExtraError, hint
-from dragoman.layers.config import LearnedConfig
-from dragoman.layers.convolution import NonLocal
-from dragoman.layers.linear import glorot
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale
+from dragoman.models.layers.config import LearnedConfig
+from dragoman.models.layers.convolution import NonLocal
+from dragoman.models.layers.linear import glorot
 
 GROUPS = 8
 

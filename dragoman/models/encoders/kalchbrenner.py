@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Range, Share, Size, setting
-from dragoman.layers.convolution import convolve, pad_same
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.masking import crop_to_maximum
+from dragoman.base.config.settings import Range, Share, Size, setting
 from dragoman.models.config import WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.layers.convolution import convolve, pad_same
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.masking import crop_to_maximum
 
 
 @dataclass(frozen=True)

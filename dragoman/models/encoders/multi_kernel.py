@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Depth, Share, Size, setting
-from dragoman.layers.config import AbsolutePositionsConfig, NoPositionsConfig
-from dragoman.layers.convolution import NonLocal, convolve, pad_same
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.masking import masked_mean
-from dragoman.layers.positions import build_absolute_positions
+from dragoman.base.config.settings import Depth, Share, Size, setting
 from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.layers.config import AbsolutePositionsConfig, NoPositionsConfig
+from dragoman.models.layers.convolution import NonLocal, convolve, pad_same
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.masking import masked_mean
+from dragoman.models.layers.positions import build_absolute_positions
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.config.settings import Depth, Range, Share, Size, SizeOrNone, setting
-from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.layers.cells import CellConfig, LSTMConfig
-from dragoman.layers.embeddings import Embedding
-from dragoman.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
+from dragoman.base.config.settings import Depth, Range, Share, Size, SizeOrNone, setting
 from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.kernels.cpu_dropout import Dropout
+from dragoman.models.layers.cells import CellConfig, LSTMConfig
+from dragoman.models.layers.embeddings import Embedding
+from dragoman.models.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
 from dragoman.models.traits import CellLayout
 
 

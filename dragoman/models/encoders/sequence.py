@@ -6,7 +6,6 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from dragoman.layers.config import LearnedConfig
 from dragoman.models.config import EncoderConfig, TransformerConfig
 from dragoman.models.contracts import Encoder
 from dragoman.models.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig
@@ -16,6 +15,7 @@ from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernel
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.entries import SequenceEncoderEntry, table_of
+from dragoman.models.layers.config import LearnedConfig
 
 SEQUENCE_ENCODERS = table_of(
     "encoder",

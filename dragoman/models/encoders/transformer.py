@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from dragoman.kernels.fused_layers import residual_norm
-from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.masking import masked_mean
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.kernels.fused_layers import residual_norm
+from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.layers.masking import masked_mean
 from dragoman.models.transformer import Stream, TransformerBlock, TransformerInput, last_norm, relative_positions_of
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.tokenizers.base import PAD, SOS
-from dragoman.layers.embeddings import build_embedding
-from dragoman.layers.linear import output_layer
 from dragoman.models.contracts import Decoder, Memory, State, TokenScores
 from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, log_probabilities, token_scores
+from dragoman.models.layers.embeddings import build_embedding
+from dragoman.models.layers.linear import output_layer
 from dragoman.models.registry import DecoderConfig, build_decoder, decoder_class
 from dragoman.models.traits import ModelContext
 

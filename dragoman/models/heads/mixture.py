@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.heads.softmax import full_precision, log_probabilities
+from dragoman.models.layers.rnn import VariationalDropout
 
 MAX_LOGITS = {"cpu": 1 << 22, "cuda": 1 << 28}  # computed at once in training
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Size, setting
+from dragoman.base.config.settings import Size, setting
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.layers.ctc import collapse, min_path_length
-from dragoman.layers.masking import masked_mean
 from dragoman.models.contracts import CTCEmissions, LengthBeam, Memory, TokenScores
 from dragoman.models.heads.softmax import full_precision
+from dragoman.models.layers.ctc import collapse, min_path_length
+from dragoman.models.layers.masking import masked_mean
 
 
 class Upsample(nn.Module):

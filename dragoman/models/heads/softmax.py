@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import PAD
-from dragoman.kernels.alignment import aligned_logits
-from dragoman.kernels.cpu_cross_entropy import total_loss
-from dragoman.kernels.fused_layers import cross_entropy
-from dragoman.layers.linear import LogProbabilities
 from dragoman.models.config import FullSoftmaxConfig, PartitionedSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
 from dragoman.models.contracts import TokenScores
+from dragoman.models.kernels.alignment import aligned_logits
+from dragoman.models.kernels.cpu_cross_entropy import total_loss
+from dragoman.models.kernels.fused_layers import cross_entropy
+from dragoman.models.layers.linear import LogProbabilities
 
 
 def token_scores(logits: Tensor, target: Tensor) -> TokenScores:

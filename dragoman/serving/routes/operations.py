@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from dragoman.base.version import __version__
 from dragoman.data.languages import language_name
 from dragoman.serving.models import ServedModel
 from dragoman.serving.state import CurrentCall
-from dragoman.version import __version__
 
 router = APIRouter(tags=["operation"])
 BUSY = 5.0  # seconds of one batch: several times what one should take

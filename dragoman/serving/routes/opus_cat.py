@@ -17,7 +17,7 @@ from pydantic import Field
 from dragoman.data.languages import UNKNOWN, short_code
 from dragoman.data.sentences import Sentence
 from dragoman.decoding.options import DecodingOptions
-from dragoman.inference.alignments import WordAlignment
+from dragoman.inference.align.alignments import WordAlignment
 from dragoman.serving.models import ServedModel
 from dragoman.serving.request_fields import ForeignRequest
 from dragoman.serving.schemas import Text, example

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import Range, Share, setting
+from dragoman.base.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.models.config import EncoderDecoderConfig

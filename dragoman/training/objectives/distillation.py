@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import Range, Share, setting
+from dragoman.base.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.ensemble import Ensemble

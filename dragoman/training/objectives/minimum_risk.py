@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.config.settings import Range, setting
+from dragoman.base.config.settings import Range, setting
+from dragoman.base.errors import hint
 from dragoman.data.batch import Batch, pad_tokens
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import greedy_search
-from dragoman.decoding.search import limits_for
-from dragoman.errors import hint
+from dragoman.decoding.searches import limits_for
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Loss
 from dragoman.scoring.registry import metrics_for, segment_cost_metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-from dragoman.config.table import Table, imported
+from dragoman.base.config.table import Table, imported
 from dragoman.training.objectives import base
 from dragoman.training.objectives.base import LikelihoodConfig, Objective, ObjectiveEntry
 

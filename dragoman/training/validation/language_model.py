@@ -14,7 +14,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import PAD
-from dragoman.kernels.support import wide
+from dragoman.models.kernels.support import wide
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
 from dragoman.training.validation.result import Check, ValidationResult, Validator, no_check, validation_batches
 

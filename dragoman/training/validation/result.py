@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from dragoman.base.files import write_text
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
-from dragoman.files import write_text
 from dragoman.scoring.registry import metrics_by_name
 
 SENTENCES = frozenset({"bleu", "chrf"})

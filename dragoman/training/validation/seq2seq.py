@@ -15,8 +15,8 @@ from dragoman.data.collate import PAIR_COLLATOR, batches_by_length
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
-from dragoman.kernels.support import wide
+from dragoman.decoding.searches import search
+from dragoman.models.kernels.support import wide
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_for
 from dragoman.scoring.report import score_table

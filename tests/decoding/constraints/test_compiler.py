@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import dragoman
+from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig
@@ -24,7 +25,6 @@ from dragoman.decoding.constraints.source import (
     restore_placeholders,
 )
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints, constraints_for_inputs
-from dragoman.errors import ConfigError, DataError
 from dragoman.inference.predictor import Predictor
 from tests.conftest import TrainedFolder, call
 from tests.decoding.constraints.test_automata import found_by

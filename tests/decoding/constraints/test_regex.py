@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from dragoman.base.errors import ConfigError
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.regex import CharacterAutomaton, RegexConstraint
 from dragoman.decoding.constraints.token_bytes import TokenBytes
-from dragoman.errors import ConfigError
 from tests.decoding.constraints.test_automata import SIZE, TOKEN_BYTES, everything, found_by, same, slow, text_of
 from tests.decoding.test_beam import Table
 

@@ -1,0 +1,164 @@
+"""Plots of scores: edit distance tables, comparisons of systems, scores by bucket."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman.base.errors import DataError
+from dragoman.inspect.measure.text_tables import format_p_value
+from dragoman.inspect.views.figures import INK, MAX_INCHES, new_figure, save_plot
+from dragoman.scoring.buckets import BucketScore
+from dragoman.scoring.edit import EditAlignment, printable
+from dragoman.scoring.learning_curve import Curve
+from dragoman.scoring.metric import TextMetric
+from dragoman.scoring.significance import SystemScore
+
+BLUE, GREY, RED = "#0b69a3", "#9fb3c8", "#ab091e"
+PATH = {"equal": "#c1eac5", "substitute": "#fce588", "insert": "#b3ecff", "delete": "#ffd0b5"}
+MAX_SYMBOLS = 80  # per side; more cells could not be read
+
+
+def draw_edit_table(alignment: EditAlignment, path: str | Path) -> Path:
+    """The dynamic programming table of an edit alignment, with its path coloured by kind of edit."""
+    rows, columns = len(alignment.table), len(alignment.table[0])
+    if max(rows, columns) > MAX_SYMBOLS + 1:
+        raise DataError(
+            f"cannot draw a table of {rows - 1} × {columns - 1} symbols: expected at most {MAX_SYMBOLS} per side; "
+            "put a shorter pair first"
+        )
+    left, right = (["", *(printable(symbol) for symbol in side)] for side in (alignment.left, alignment.right))
+    cell = min(1.6, 0.38 + 0.06 * max(map(len, right)))
+    margin = 0.6 + 0.08 * max(map(len, left))
+    drawing = new_figure(min(MAX_INCHES, max(4.6, margin + cell * columns)), min(MAX_INCHES, 1.5 + 0.38 * rows))
+    axes = drawing.add_subplot()
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+
+    def fill(row: int, column: int, colour: str, label: str | None = None) -> None:
+        square = [column - 0.5, column + 0.5]
+        axes.fill_between(square, row - 0.5, row + 0.5, color=colour, linewidth=0, label=label)
+
+    fill(0, 0, "#e4e7eb")
+    named = set()
+    for (kind, _, _), (row, column) in zip(alignment.operations, alignment.path[1:], strict=True):
+        fill(row, column, PATH[kind], None if kind in named else kind)
+        named.add(kind)
+    on_path = set(alignment.path)
+    for row, costs in enumerate(alignment.table):
+        for column, cost in enumerate(costs):
+            weight = "bold" if (row, column) in on_path else "normal"
+            axes.text(column, row, str(cost), ha="center", va="center", fontsize=9, color=INK, fontweight=weight)
+    axes.plot(*zip(*((column, row) for row, column in alignment.path), strict=True), color=BLUE, alpha=0.35)
+    axes.set_xticks(range(columns), right)
+    axes.set_yticks(range(rows), left)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=10, colors=INK)
+    for draw, count in ((axes.axhline, rows), (axes.axvline, columns)):
+        for index in range(count - 1):
+            draw(index + 0.5, color="#e4e7eb", linewidth=0.6)
+    axes.spines[:].set_visible(False)
+    if named:
+        drawing.legend(loc="outside lower center", ncols=len(named), frameon=False, fontsize=9)
+    counts = f"{alignment.substitutions} S, {alignment.insertions} I, {alignment.deletions} D"
+    axes.set_title(f"cost {alignment.cost} ({counts})", fontsize=11, color=INK)
+    return save_plot(drawing, path)
+
+
+def draw_comparison(scores: Sequence[SystemScore], metrics: Mapping[str, TextMetric], path: str | Path) -> Path:
+    """One panel per metric: scores with intervals, coloured where they differ significantly from the baseline."""
+    systems = list(dict.fromkeys(system_score.system for system_score in scores))
+    columns = min(3, len(metrics))
+    rows = -(-len(metrics) // columns)
+    width = min(MAX_INCHES, 2.0 + 3.6 * columns)
+    drawing = new_figure(width, min(MAX_INCHES, rows * (1.3 + 0.42 * len(systems)) + 0.6))
+    for index, (name, metric) in enumerate(metrics.items()):
+        axes = drawing.add_subplot(rows, columns, index + 1)
+        scale = metric.scale
+        own = [system_score for system_score in scores if system_score.metric == name]
+        for height, system_score in enumerate(own):
+            colour = _verdict(system_score)
+            low, high = (scale * bound for bound in system_score.interval)
+            axes.plot([low, high], [height, height], color=colour, linewidth=2, solid_capstyle="butt")
+            axes.plot(scale * system_score.score, height, "o", color=colour, markersize=6)
+            if system_score.versus:
+                note = f"p = {format_p_value(system_score.versus.randomisation)}".replace("= <", "< ")
+                place, style = (scale * system_score.score, height), {"ha": "center", "fontsize": 8, "color": colour}
+                axes.annotate(note, place, (0, 7), textcoords="offset points", **style)
+        axes.axvline(scale * own[0].score, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_ylim(len(own) - 0.4, -0.6)
+        axes.margins(x=0.15)
+        names = list(systems) if index % columns == 0 else [""] * len(own)
+        axes.set_yticks(range(len(own)), names)
+        axes.set_title(
+            f"{metric.label}{' %' if metric.percent else ''} {'↑' if metric.higher_is_better else '↓'}", fontsize=11
+        )
+        axes.tick_params(labelsize=9, colors=INK)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", alpha=0.25)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    about = "95 % intervals; p against the first system by approximate randomisation; blue better, red worse at 0.05"
+    drawing.suptitle(textwrap.fill(about, int(12 * width)), fontsize=9, color=INK)
+    return save_plot(drawing, path)
+
+
+def _verdict(system_score: SystemScore) -> str:
+    if system_score.versus is None or system_score.versus.randomisation >= 0.05:
+        return INK
+    return BLUE if system_score.versus.better else RED
+
+
+def draw_buckets(
+    groups: Sequence[BucketScore], metric: TextMetric, path: str | Path, along: str, *, joined: bool = True
+) -> Path:
+    """Scores by bucket with intervals; `joined` draws a line through buckets that have an order."""
+    drawing = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(groups))), 4.4)
+    axes: Any = drawing.add_subplot()
+    middles, lows, highs = (
+        [metric.scale * value for value in values]
+        for values in zip(*((group.score, *group.interval) for group in groups), strict=True)
+    )
+    below = [max(0.0, middle - low) for middle, low in zip(middles, lows, strict=True)]
+    above = [max(0.0, high - middle) for middle, high in zip(middles, highs, strict=True)]
+    axes.errorbar(range(len(groups)), middles, [below, above], fmt="o-" if joined else "o", capsize=3)
+    axes.set_xticks(range(len(groups)), [f"{group.label}\n({group.segments:,})" for group in groups])
+    axes.set_xlabel(f"{along} (segments)", color=INK)
+    axes.set_ylabel(f"{metric.label}{' %' if metric.percent else ''}", color=INK)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", alpha=0.25)
+    axes.tick_params(labelsize=9, colors=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    return save_plot(drawing, path)
+
+
+def draw_learning_curve(curve: Curve, path: str | Path) -> Path:
+    """Measured scores over the number of training pairs, and the band of 95 % of the predictions beyond them."""
+    metric, sizes = curve.text_metric, [point.pairs for point in curve.points]
+    drawing = new_figure(6.8, 4.4)
+    axes: Any = drawing.add_subplot()
+    farthest = sizes[-1] + max(gain.more for gain in curve.gains)
+    along = np.geomspace(sizes[0], farthest, 60)
+    low, middle, high = metric.scale * np.quantile(curve.predict(list(along)), [0.025, 0.5, 0.975], axis=0)
+    axes.fill_between(along, low, high, color=GREY, alpha=0.35, linewidth=0, label="95 % of the predictions")
+    axes.plot(along, middle, color=BLUE, linewidth=1.5, label="power law")
+    scores = [metric.scale * point.score for point in curve.points]
+    bounds = [[metric.scale * abs(point.score - point.interval[side]) for point in curve.points] for side in (0, 1)]
+    axes.errorbar(sizes, scores, bounds, fmt="o", color=INK, capsize=3, label="measured, 95 % of the draws of texts")
+    if cut := [
+        (size, score) for size, score, point in zip(sizes, scores, curve.points, strict=True) if point.cut_short
+    ]:
+        axes.plot(*zip(*cut, strict=True), "o", color="white", markeredgecolor=INK, zorder=3, label="ended by --time")
+    for gain in curve.gains:
+        axes.axvline(sizes[-1] + gain.more, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set(xscale="log", xlabel="training pairs", ylabel=f"{metric.label}{' %' if metric.percent else ''}")
+    axes.set_xticks([*sizes, *(sizes[-1] + gain.more for gain in curve.gains)])
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.tick_params(axis="x", labelrotation=30)
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right" if metric.higher_is_better else "upper right")
+    return save_plot(drawing, path)
