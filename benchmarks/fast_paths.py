@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import gpu_decoding  # noqa: E402
 import gpu_training  # noqa: E402
 
-from dragoman.models.kernels import deferred_gradients, fused_layers, fused_rnn, short_attention, torch_rnn
+from dragoman.models.kernels import deferred_gradients, fused_layers, fused_rnn, short_attention, torch_rnn  # noqa: E402
 from dragoman.models.kernels import top_k as topk  # noqa: E402
 
 RECURRENT = {

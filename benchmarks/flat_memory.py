@@ -43,7 +43,7 @@ def write_config(path: Path, pairs: Path, tokenizer: str, steps: int) -> None:
         "train": {"steps": steps, "validate_every": steps, "save_every": steps, "decode": 20, "device": "cpu"},
     }
     sys.path.insert(0, str(ROOT))
-    from dragoman.base.config.settings import inline
+    from dragoman.base.config import inline
 
     path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in tables.items()), encoding="utf-8")
 

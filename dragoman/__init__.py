@@ -18,41 +18,42 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
-from dragoman.base import terminal
-from dragoman.base.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError, UnseenTextWarning
-from dragoman.base.plugins import register
-from dragoman.base.version import __version__
+from dragoman.base import (
+    ConfigError,
+    DataError,
+    DragomanError,
+    MissingExtraError,
+    RunError,
+    UnseenTextWarning,
+    __version__,
+    register,
+    terminal,
+)
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from dragoman.auto.adaptation import Adaptation
-    from dragoman.auto.compare import CompareOptions, compare_systems
-    from dragoman.auto.demonstration import DemoOptions, demo
-    from dragoman.auto.options import Method
-    from dragoman.data.cleaning.cleaner import clean
-    from dragoman.data.cleaning.rules import CleanOptions
-    from dragoman.data.correction_log import ReviewOptions, review
-    from dragoman.decoding.options import DecodingOptions
-    from dragoman.documents.files import TranslateOptions, translate
-    from dragoman.exchange.export_check import export
-    from dragoman.exchange.huggingface.importing import import_model
-    from dragoman.exchange.options import ExportOptions, ImportOptions
-    from dragoman.inference.align.alignments import AlignOptions
-    from dragoman.inference.align.verbs import align
-    from dragoman.inference.back_translation import BackTranslateOptions, back_translate
-    from dragoman.inference.completer import Completer
-    from dragoman.inference.inputs import DecodingKeywords
-    from dragoman.inference.labeler import Labeler
-    from dragoman.inference.prediction import Prediction
-    from dragoman.inference.predictor import Predictor
-    from dragoman.inspect.measure.scored_files import score_alignment, score_files
-    from dragoman.runs.tasks.config import Config
-    from dragoman.scoring.learning_curve import Curve
-    from dragoman.scoring.options import ScoreAlignmentOptions, ScoreOptions
-    from dragoman.scoring.report import Scores, compare, score
-    from dragoman.serving.start import ServeOptions, serve
-    from dragoman.training.display import Display
+    from dragoman.auto import Adaptation, CompareOptions, DemoOptions, Method, compare_systems, demo
+    from dragoman.data import ReviewOptions, review
+    from dragoman.data.cleaning import CleanOptions, clean
+    from dragoman.decoding import DecodingOptions
+    from dragoman.documents import TranslateOptions, translate
+    from dragoman.exchange import ExportOptions, ImportOptions, export, import_model
+    from dragoman.inference import (
+        BackTranslateOptions,
+        Completer,
+        DecodingKeywords,
+        Labeler,
+        Prediction,
+        Predictor,
+        back_translate,
+    )
+    from dragoman.inference.align import AlignOptions, align
+    from dragoman.inspect.measure import score_alignment, score_files
+    from dragoman.runs.tasks import Config
+    from dragoman.scoring import Curve, ScoreAlignmentOptions, ScoreOptions, Scores, compare, score
+    from dragoman.serving import ServeOptions, serve
+    from dragoman.training import Display
 
 __all__ = [
     "AlignOptions",
@@ -180,7 +181,7 @@ def load(
     labels, tags and numbers, a `Completer` for language models. A type checker assumes a Predictor; `task="tag"` tells
     it otherwise, and a run with another task is an error then.
     """
-    from dragoman.inference.load import load_run
+    from dragoman.inference import load_run
 
     opened = load_run(run, device, options, **keywords)
     check_task(opened, task)
@@ -241,9 +242,9 @@ def train(
     `overrides` are settings such as "train.steps=2000". `task` is short for "task=…", and tells a type checker what
     comes back, as in `load`. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
-    from dragoman.base.long_work import silent
+    from dragoman.base import silent
     from dragoman.runs import train as train_run
-    from dragoman.training.display import Display
+    from dragoman.training import Display
 
     if isinstance(run, str) and "=" in run and not Path(run).exists():
         raise TypeError(
@@ -265,9 +266,9 @@ def train(
 def _configuration(
     data: TrainingData, run: str | Path | None, overrides: tuple[str, ...], display: Display
 ) -> tuple[Config, Path]:
-    from dragoman.auto.machine import configure_for_machine
-    from dragoman.base.files import run_name
-    from dragoman.data.readers.memory import as_training_data
+    from dragoman.auto import configure_for_machine
+    from dragoman.base import run_name
+    from dragoman.data.readers import as_training_data
     from dragoman.runs.tasks import config as configuration
 
     if isinstance(data, str | Path):
@@ -308,10 +309,10 @@ def adapt(
     correction, and to judge by; by default they come from the data of the run. `method` says what is trained:
     "adapters" or the "whole" model. The result tells whether the new version was kept, and the scores that decided.
     """
-    from dragoman.auto.adaptation import adapt as adapt_run
-    from dragoman.auto.options import AdaptOptions
-    from dragoman.base.long_work import silent
-    from dragoman.training.display import Display
+    from dragoman.auto import AdaptOptions
+    from dragoman.auto import adapt as adapt_run
+    from dragoman.base import silent
+    from dragoman.training import Display
 
     options = AdaptOptions(
         None if general is None else str(general), method, mix, tag=tag, overrides=overrides, device=device,
@@ -338,12 +339,10 @@ def curve(
     `runs/NAME-curve` for a file. `seconds` limits all trainings together. All sizes are judged by the pairs of `test`,
     or by a part of the data. The result has the measured `points` and the `gains`; `result.gain(10_000)` predicts more.
     """
-    from dragoman.auto.curve import learning_curve
-    from dragoman.auto.options import CurveOptions
-    from dragoman.base.files import run_name
-    from dragoman.base.long_work import silent
-    from dragoman.data.readers.memory import as_training_data
-    from dragoman.training.display import Display
+    from dragoman.auto import CurveOptions, learning_curve
+    from dragoman.base import run_name, silent
+    from dragoman.data.readers import as_training_data
+    from dragoman.training import Display
 
     if run is None and not isinstance(data, str | Path):
         raise TypeError("curve needs run=FOLDER when the data are not a file")

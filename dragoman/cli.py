@@ -14,11 +14,9 @@ from typing import Any
 
 import click
 
-from dragoman.base import terminal
-from dragoman.base.errors import DragomanError, brief, is_out_of_memory
-from dragoman.base.long_work import listening
+from dragoman.base import DragomanError, brief, is_out_of_memory, listening, terminal
 from dragoman.commands.root import OutputClosed, cli
-from dragoman.models.kernels.torch_import import defer_meta_kernels
+from dragoman.models.kernels import defer_meta_kernels
 
 __all__ = ["cli", "guarded", "main", "run"]
 
@@ -129,7 +127,7 @@ def guarded(arguments: list[str]) -> int:
         if isinstance(error, ModuleNotFoundError) and error.name in CORE:
             print_error(f"the package {error.name} is missing: pip install {error.name}; see check --installation")
             return 2
-        from dragoman.training.signals import Stopped
+        from dragoman.training import Stopped
 
         if isinstance(error, Stopped):
             with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
@@ -143,7 +141,7 @@ def guarded(arguments: list[str]) -> int:
 def usage_message(error: click.ClickException) -> str:
     """The message of an error of click; an unknown option with the name of a setting leads to its place."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        from dragoman.base.config.toml_text import either
+        from dragoman.base.config import either
 
         words = settings_called(error.option_name.lstrip("-").replace("-", "_"), error.ctx.command)
         if words:
@@ -154,9 +152,9 @@ def usage_message(error: click.ClickException) -> str:
 def settings_called(name: str, command: click.Command) -> list[str]:
     """How the settings of a command with this name are written, at most four: by the last part of the place, the table
     that holds them, or the decoding method."""
-    from dragoman.base.config.loader import places_named
+    from dragoman.base.config import places_named
     from dragoman.commands.settings import SettingsCommand
-    from dragoman.runs.tasks.config import Config
+    from dragoman.runs.tasks import Config
 
     if isinstance(command, SettingsCommand):
         if command.schema.has_method and name in command.schema.methods:

@@ -135,7 +135,7 @@ def hardware() -> str:
 
 def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     """The recipe's configuration as a file `dragoman train` reads."""
-    from dragoman.base.config import settings
+    from dragoman.base import config as settings
     from dragoman.runs.tasks import config as configuration
 
     table = placed(recipe["config"], str((work / f"{recipe['recipe'].get('first', '')}-1").absolute()))
@@ -302,7 +302,7 @@ def by_group(right: list[bool], groups: list[str]) -> dict[str, float]:
 
 def variants(name: str, recipe: Table, only: list[str] | None) -> dict[str, Table]:
     """A recipe with variants as one recipe per variant; the file states shared settings once."""
-    from dragoman.base.config import settings
+    from dragoman.base import config as settings
 
     if "variants" not in recipe:
         return {name: recipe}

@@ -62,7 +62,7 @@ def test_a_setting_in_place_of_the_folder_is_explained() -> None:
 
 
 def dragoman_toml(table: dict[str, Any]) -> str:
-    from dragoman.base.config import settings
+    from dragoman.base import config as settings
 
     return settings.dump(config.build(table))
 

@@ -25,7 +25,7 @@ import pyarrow.parquet
 import pytest
 
 from dragoman import cli
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.commands.root import GROUPS
 from dragoman.data.readers.lines import read_lines
 from dragoman.runs.tasks import config

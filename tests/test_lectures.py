@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.runs import train
 from dragoman.runs.tasks.config import build
 from tests.conftest import call, quiet_machine

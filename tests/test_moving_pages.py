@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.auto.media import MODELS
-from dragoman.base.config.settings import override
+from dragoman.base.config import override
 from dragoman.base.errors import ConfigError
 from dragoman.cli import cli
 from dragoman.commands.settings import SettingsCommand

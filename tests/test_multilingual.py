@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.examples import Example
 from dragoman.inference.align.attention import attention_map

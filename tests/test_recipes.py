@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.runs.tasks.config import build
 
 FOLDER = Path(__file__).parents[1] / "recipes"

@@ -199,7 +199,7 @@ def mutate_structure(suffix: str, data: bytes, draw: random.Random) -> bytes:
 
 def toml(table: Any) -> bytes:
     """A table as TOML."""
-    from dragoman.base.config.settings import inline
+    from dragoman.base.config import inline
 
     content = table if isinstance(table, dict) else {"data": table}
     return "".join(f"{json.dumps(key)} = {inline(part)}\n" for key, part in content.items()).encode()
@@ -257,7 +257,7 @@ class Subjects:
         """Build a configuration, write it, read it back, and build its model without memory."""
         import torch
 
-        from dragoman.base.config import settings
+        from dragoman.base import config as settings
         from dragoman.models.config import EncoderDecoderConfig
         from dragoman.runs.tasks import config
         from dragoman.runs.tasks.table import task_of

@@ -172,7 +172,7 @@ print("both keep all rules")
 # version = "0.1"
 # dependencies = ["dragoman"]
 #
-# [project.entry-points."dragoman.base.plugins"]
+# [project.entry-points."dragoman.plugins"]
 # numbers = "dragoman_numbers"
 # ```
 #

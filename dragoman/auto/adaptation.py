@@ -19,24 +19,27 @@ import numpy as np
 from dragoman.auto.corrections import Corrections, accepted_corrections, prepare_corrections, read_corrections
 from dragoman.auto.distillation import write_rows
 from dragoman.auto.options import AdaptOptions, Method
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DataError, DragomanError, RunError, hint
-from dragoman.base.files import digest, make_folder, refuse_links, remove_folder, write_text
-from dragoman.classical.model import FittedModel
-from dragoman.data.examples import Example, Fault
-from dragoman.data.readers.base import ReadOptions
-from dragoman.data.split import TrainValidSplit, source_hash
-from dragoman.inference.load import load_predictor
-from dragoman.runs import Run, train
-from dragoman.runs.folder import locked
-from dragoman.runs.tasks.config import Config, build
-from dragoman.runs.versions import Version, add_version, current_version, versions_folder
-from dragoman.scoring.metric import References, TextMetric
-from dragoman.scoring.registry import metrics_by_name, metrics_for
-from dragoman.scoring.report import compare
-from dragoman.scoring.significance import SystemScore, bootstrap
-from dragoman.training.checkpoints import read_tensors
-from dragoman.training.display import Display
+from dragoman.base import (
+    ConfigError,
+    DataError,
+    DragomanError,
+    RunError,
+    digest,
+    hint,
+    make_folder,
+    refuse_links,
+    remove_folder,
+    write_text,
+)
+from dragoman.base import config as settings
+from dragoman.classical import FittedModel
+from dragoman.data import Example, Fault, TrainValidSplit, source_hash
+from dragoman.data.readers import ReadOptions
+from dragoman.inference import load_predictor
+from dragoman.runs import Run, Version, add_version, current_version, locked, train, versions_folder
+from dragoman.runs.tasks import Config, build
+from dragoman.scoring import References, SystemScore, TextMetric, bootstrap, compare, metrics_by_name, metrics_for
+from dragoman.training import Display, read_tensors
 
 LARGE = 30_000_000  # parameters from which adapters are trained: the weights of a version would take long to write
 EPOCHS = 10  # at most: the validation part of the corrections decides

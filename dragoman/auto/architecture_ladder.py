@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.auto.configure import configure
-from dragoman.base.config import settings
-from dragoman.base.errors import DataError
-from dragoman.base.files import write_text
-from dragoman.classical.ngram_transducer import NGramTransducerConfig
-from dragoman.classical.phrase_based import PhraseBasedConfig
-from dragoman.data.config import DataConfig, Files
-from dragoman.data.examples import Example
-from dragoman.data.split import source_hash, usable_examples
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.runs.tasks.config import Config, from_table
+from dragoman.base import DataError, write_text
+from dragoman.base import config as settings
+from dragoman.classical import NGramTransducerConfig, PhraseBasedConfig
+from dragoman.data import DataConfig, Example, Files, source_hash, usable_examples
+from dragoman.models import EncoderDecoderConfig
+from dragoman.runs.tasks import Config, from_table
 
 TEST_SHARE, MAX_TEST = 0.1, 1000
 

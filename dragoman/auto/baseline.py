@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from dragoman.classical.dictionary import CopyConfig
+from dragoman.classical import CopyConfig
 from dragoman.runs import Run
-from dragoman.runs.tasks.translate import TranslateConfig
-from dragoman.scoring.registry import metrics_by_name
-from dragoman.scoring.report import score_table
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
+from dragoman.runs.tasks import TranslateConfig
+from dragoman.scoring import metrics_by_name, score_table
+from dragoman.training.validation import Seq2SeqValidator
 
 METRIC = "chrf"  # graded, so that it also compares outputs that are never quite right
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.config.settings import read_toml
-from dragoman.runs.tasks.config import started_folder
+from dragoman.base.config import read_toml
+from dragoman.runs.tasks import started_folder
 
 CHARACTERS_PER_TOKEN = {"characters": 1, "subwords": 4}  # roughly
 BATCHES = ((50_000, 512), (100_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # tokens

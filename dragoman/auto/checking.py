@@ -17,31 +17,38 @@ from torch import nn
 from dragoman.auto.estimates import BatchShape, Say, check_memory, plan_warnings, time_lines, training_seconds
 from dragoman.auto.options import CheckOptions
 from dragoman.auto.profile import describe, profile_pairs
-from dragoman.base.errors import DataError, DragomanError, RunError, WarningLine
-from dragoman.base.long_work import Progress
-from dragoman.classical.model import FittedModel
-from dragoman.data.bptt import BpttPlan
-from dragoman.data.config import Files, file_list, paths_of
-from dragoman.data.corpus import Corpus, extract_features
-from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.files import MediaError
-from dragoman.data.split import PROGRESS_EVERY, LineCounts, columns_advice, read_examples
-from dragoman.data.store import COLUMNS
-from dragoman.inference.labeler import MaskFiller
-from dragoman.inference.load import load_completer, load_run
-from dragoman.inference.unseen import told_elsewhere
-from dragoman.runs import train
-from dragoman.runs.data_report import MOST, measure_target_lengths, unknown_token_report
-from dragoman.runs.plan import Action, TrainingPlan, check_settings, plan_with
-from dragoman.runs.tasks.base import MEDIA
-from dragoman.runs.tasks.config import Config
-from dragoman.runs.tasks.table import task_of
-from dragoman.runs.tasks.translate import TranslateConfig
-from dragoman.training.config import VectorsConfig
-from dragoman.training.display import Display
-from dragoman.training.loaders import batch_plan
-from dragoman.training.runtime import Runtime, resolve_device
+from dragoman.base import DataError, DragomanError, Progress, RunError, WarningLine
+from dragoman.classical import FittedModel
+from dragoman.data import (
+    COLUMNS,
+    PROGRESS_EVERY,
+    BpttPlan,
+    Corpus,
+    Example,
+    Fault,
+    Files,
+    LineCounts,
+    Pairs,
+    columns_advice,
+    extract_features,
+    file_list,
+    paths_of,
+    read_examples,
+)
+from dragoman.data.media import FeatureExtractor, MediaError
+from dragoman.inference import MaskFiller, load_completer, load_run, told_elsewhere
+from dragoman.runs import (
+    MOST,
+    Action,
+    TrainingPlan,
+    check_settings,
+    measure_target_lengths,
+    plan_with,
+    train,
+    unknown_token_report,
+)
+from dragoman.runs.tasks import MEDIA, Config, TranslateConfig, task_of
+from dragoman.training import Display, Runtime, VectorsConfig, batch_plan, resolve_device
 
 TRIAL_EXAMPLES = 48
 

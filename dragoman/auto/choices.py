@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dragoman.base.config.overrides import nested
-from dragoman.base.config.settings import merge, override
-from dragoman.base.errors import ConfigError
-from dragoman.runs.tasks.config import Config, build, preset_table
+from dragoman.base import ConfigError
+from dragoman.base.config import merge, nested, override
+from dragoman.runs.tasks import Config, build, preset_table
 
 STEPS = "train.steps"
 # Chosen by train.steps: the smallest and the largest value that scaling gives.

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dragoman.base.config.settings import Range, Size, setting
-from dragoman.base.errors import DataError
-from dragoman.base.files import atomic_write, check_creatable
-from dragoman.scoring.options import Draws, Seed, draws_setting, metrics_setting, seed_setting, units_setting
+from dragoman.base import DataError, atomic_write, check_creatable
+from dragoman.base.config import Range, Size, setting
+from dragoman.scoring import Draws, Seed, draws_setting, metrics_setting, seed_setting, units_setting
 
 if TYPE_CHECKING:
-    from dragoman.data.examples import Example
-    from dragoman.inspect.views.view import View
-    from dragoman.runs.tasks.config import Config
+    from dragoman.data import Example
+    from dragoman.inspect.views import View
+    from dragoman.runs.tasks import Config
 
 Say = Callable[[str], None]
 
@@ -137,7 +136,7 @@ def compare_systems(systems: Sequence[str], options: CompareOptions | None = Non
 
 def redraw(report: str, options: CompareOptions, say: Say) -> Comparison:
     """Draw the numbers of a report (.json, or those inside a page) with the present page."""
-    from dragoman.web.page import build_page, page_data
+    from dragoman.web import build_page, page_data
 
     output = options.output
     if output is None or not output.lower().endswith(".html"):
@@ -160,8 +159,8 @@ def redraw(report: str, options: CompareOptions, say: Say) -> Comparison:
 
 
 def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
-    from dragoman.inspect.views.view import listed, packed
-    from dragoman.web.page import build_page, plain
+    from dragoman.inspect.views import listed, packed
+    from dragoman.web import build_page, plain
 
     if (output := options.output) is None:
         return
@@ -176,9 +175,8 @@ def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
 
 def compare_files(files: Sequence[str], options: CompareOptions) -> Comparison:
     """Texts: REFERENCES, the baseline, and other systems."""
+    from dragoman.inspect.measure import compare_texts, comparison_lines
     from dragoman.inspect.measure import scored_files as score_files
-    from dragoman.inspect.measure.comparison import compare_texts
-    from dragoman.inspect.measure.text_tables import comparison_lines
 
     options.refuse("test steps tokens minutes sentence", "goes with runs and configurations")
     references, *systems = files
@@ -194,8 +192,8 @@ def compare_files(files: Sequence[str], options: CompareOptions) -> Comparison:
 
 
 def compare_untrained(options: CompareOptions) -> Comparison:
-    from dragoman.inspect.measure.comparison import untrained_views
-    from dragoman.inspect.views.gradients import by_recurrent_weight, untrained_cells
+    from dragoman.inspect.measure import untrained_views
+    from dragoman.inspect.views import by_recurrent_weight, untrained_cells
 
     flows = {"cells": untrained_cells(options.seed), "recurrent weight": by_recurrent_weight(options.seed)}
     rows = {kind: [{"name": flow.name, "factor": 10**flow.slope, "norms": flow.state.tolist()} for flow in own]
@@ -210,7 +208,7 @@ def compare_untrained(options: CompareOptions) -> Comparison:
 def compare_tasks(systems: Sequence[str], folder: str, options: CompareOptions, say: Say) -> Comparison:
     """A row for each configuration, a column for each task: folders with a task.toml (data and metric)."""
     from dragoman.auto.task_tables import read_tasks, table_lines, task_table
-    from dragoman.inspect.views.view import View
+    from dragoman.inspect.views import View
 
     options.refuse("test tokens minutes sentence source plot metrics", "does not go with --tasks")
     if options.own_tokenizers:
@@ -228,7 +226,7 @@ def compare_tasks(systems: Sequence[str], folder: str, options: CompareOptions, 
 
 def compare_models(systems: Sequence[str], options: CompareOptions, say: Say) -> Comparison:
     from dragoman.runs import Run
-    from dragoman.runs.tasks.config import load
+    from dragoman.runs.tasks import load
 
     options.refuse("plot source", "goes with texts")
     configs, runs = {}, {}
@@ -264,7 +262,7 @@ def train_configs(configs: Mapping[str, Config], options: CompareOptions, say: S
 def compare_ladder(pairs: str, options: CompareOptions, say: Say) -> Comparison:
     """Train the ladder on a file of pairs and explain it."""
     from dragoman.auto.architecture_ladder import hold_out, ladder
-    from dragoman.inspect.measure.comparison import story_view
+    from dragoman.inspect.measure import story_view
 
     options.refuse("plot source", "goes with texts")
     test: list[Example] | None = None
@@ -280,7 +278,7 @@ def compare_ladder(pairs: str, options: CompareOptions, say: Say) -> Comparison:
 
 def read_test(runs: Mapping[str, Sequence[Path]], file: str | None, say: Say) -> list[Example]:
     """The pairs of a file, read as the first run reads its data."""
-    from dragoman.inference.evaluation import read_examples
+    from dragoman.inference import read_examples
     from dragoman.runs import Run
 
     assert file is not None
@@ -292,8 +290,8 @@ def compare_trained(
     title: str, runs: Mapping[str, Sequence[Path]], test: Sequence[Example], options: CompareOptions, say: Say
 ) -> Comparison:
     """The scores of trained runs on test pairs."""
-    from dragoman.inspect.measure.comparison import compare_runs
-    from dragoman.scoring.registry import metrics_by_name
+    from dragoman.inspect.measure import compare_runs
+    from dragoman.scoring import metrics_by_name
 
     views = compare_runs(
         runs, test, metrics=options.metrics, draws=options.draws, seed=options.seed, device=options.device,

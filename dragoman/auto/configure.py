@@ -21,17 +21,13 @@ from dragoman.auto.portfolio import (
     phrases_for,
 )
 from dragoman.auto.profile import PairProfile, describe, label_advice, profile_pairs, warnings
-from dragoman.base.config import settings
-from dragoman.base.config.settings import merge, override
-from dragoman.base.errors import ConfigError, WarningLine
-from dragoman.base.long_work import Progress
-from dragoman.data.config import DataConfig, Files
-from dragoman.data.examples import Pairs
-from dragoman.data.readers.header import header_row
-from dragoman.runs.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
-from dragoman.runs.tasks.media import MediaTask, Transcribe
-from dragoman.runs.tasks.table import TASKS
-from dragoman.training.runtime import resolve_device
+from dragoman.base import ConfigError, Progress, WarningLine
+from dragoman.base import config as settings
+from dragoman.base.config import merge, override
+from dragoman.data import DataConfig, Files, Pairs
+from dragoman.data.readers import header_row
+from dragoman.runs.tasks import DEFAULT_TASK, TASKS, Config, MediaTask, Transcribe, build, preset_text, started_folder
+from dragoman.training import resolve_device
 
 # Settings of encoder and decoder that may change while the rest of the default Transformer stays.
 RESIZED = {"layers", "feedforward", "dropout", "attention_dropout", "feedforward_dropout"}

@@ -8,21 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.base.errors import DataError
-from dragoman.data.cleaning.cleaner import Report, judge
-from dragoman.data.cleaning.rules import Profile, Rule, Settings, chosen_rules
-from dragoman.data.correction_log import Correction, CorrectionLog
-from dragoman.data.examples import Example, Fault, FaultError, make_example
-from dragoman.data.readers.base import READERS, ReadOptions, compression_of, suffix_of
-from dragoman.data.readers.header import looks_like_header
-from dragoman.data.readers.lines import check_file
-from dragoman.data.readers.pairs import read_pairs
-from dragoman.data.split import source_hash
-from dragoman.documents.base import MAX_BYTES
-from dragoman.documents.registry import FORMATS, open_document
-from dragoman.inference.evaluation import as_examples
-from dragoman.runs import Run
-from dragoman.runs.versions import list_versions
+from dragoman.base import DataError
+from dragoman.data import Correction, CorrectionLog, Example, Fault, FaultError, make_example, source_hash
+from dragoman.data.cleaning import Profile, Report, Rule, Settings, chosen_rules, judge
+from dragoman.data.readers import (
+    READERS,
+    ReadOptions,
+    check_file,
+    compression_of,
+    looks_like_header,
+    read_pairs,
+    suffix_of,
+)
+from dragoman.documents import FORMATS, MAX_BYTES, open_document
+from dragoman.inference import as_examples
+from dragoman.runs import Run, list_versions
 
 FEWEST = 20  # usable corrections: with fewer nothing can be said of the result
 TESTED, VALIDATED = 0.2, 0.1  # shares that judge the new version, and that choose its checkpoint

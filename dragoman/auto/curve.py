@@ -16,24 +16,15 @@ import numpy as np
 from dragoman.auto.configure import as_entry, configure
 from dragoman.auto.options import CurveOptions
 from dragoman.auto.search.trial_config import is_fitted, search_metric
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DataError, RunError
-from dragoman.base.files import atomic_write, make_folder, write_text
-from dragoman.data.config import Files, paths_of
-from dragoman.data.corpus import file_digest
-from dragoman.data.examples import Example
-from dragoman.data.readers.header import header_row
-from dragoman.data.split import source_hash, usable_examples
-from dragoman.inference.load import load_predictor
-from dragoman.inference.unseen import told_elsewhere
-from dragoman.runs import train
-from dragoman.runs.folder import locked
-from dragoman.runs.tasks.config import DEFAULT_TASK, Config, build, load
-from dragoman.runs.tasks.table import task_of
-from dragoman.scoring.learning_curve import Curve, CurvePoint
-from dragoman.scoring.registry import select_metrics
-from dragoman.scoring.significance import DEFAULT_DRAWS, bootstrap, interval
-from dragoman.training.display import Display
+from dragoman.base import ConfigError, DataError, RunError, atomic_write, make_folder, write_text
+from dragoman.base import config as settings
+from dragoman.data import Example, Files, file_digest, paths_of, source_hash, usable_examples
+from dragoman.data.readers import header_row
+from dragoman.inference import load_predictor, told_elsewhere
+from dragoman.runs import locked, train
+from dragoman.runs.tasks import DEFAULT_TASK, Config, build, load, task_of
+from dragoman.scoring import DEFAULT_DRAWS, Curve, CurvePoint, bootstrap, interval, select_metrics
+from dragoman.training import Display
 
 FEWEST = 20  # pairs of the smallest part
 MOST_HELD_OUT = 2_000

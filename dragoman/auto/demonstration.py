@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import MissingExtraError
-from dragoman.data.examples import Example
-from dragoman.training.display import Display, duration
+from dragoman.base import MissingExtraError
+from dragoman.base.config import setting
+from dragoman.data import Example
+from dragoman.training import Display, duration
 
 if TYPE_CHECKING:
-    from dragoman.inference.predictor import Predictor
+    from dragoman.inference import Predictor
 
 NGRAMS, NETWORK = "demo-ngrams", "demo-rnn"  # presets
 NETWORK_STEPS = 350  # of the network to look into: too few to beat the n-grams, enough to see attention follow the word
@@ -66,9 +66,9 @@ def split() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
 
 def learn(preset: str, training: Path, folder: Path, overrides: Sequence[str] = ()) -> tuple[Predictor, str]:
     """Train a preset in a folder; returns the run and how long training took."""
-    from dragoman.inference.load import load_predictor
+    from dragoman.inference import load_predictor
     from dragoman.runs import train
-    from dragoman.runs.tasks.config import build
+    from dragoman.runs.tasks import build
 
     config = build({"preset": preset, "data": {"train": str(training)}}, overrides)
     progress = train(config, folder, Display())
@@ -79,7 +79,7 @@ def demo(
     options: DemoOptions | None = None, overrides: Sequence[str] = (), say: Callable[[str], object] = print
 ) -> Path:
     """Train, score, pronounce ten unseen words, and write a page that shows a network at work; returns the page."""
-    from dragoman.runs.tasks.config import build
+    from dragoman.runs.tasks import build
 
     options = options or DemoOptions()
     run, preset = options.run, options.preset

@@ -11,23 +11,16 @@ from pathlib import Path
 from statistics import mean
 
 from dragoman.auto.options import DistilOptions
-from dragoman.base.config import settings
-from dragoman.base.errors import RunError
-from dragoman.base.files import make_folder, write_text
-from dragoman.data.examples import Example, FaultError, make_example
-from dragoman.data.split import TrainValidSplit
-from dragoman.data.tokenizers.load import RunTokenizerConfig
-from dragoman.inference.load import load_predictor
-from dragoman.inference.opened_inputs import open_inputs
-from dragoman.inference.prediction import Prediction
-from dragoman.inference.predictor import Predictor
+from dragoman.base import RunError, make_folder, write_text
+from dragoman.base import config as settings
+from dragoman.data import Example, FaultError, TrainValidSplit, make_example
+from dragoman.data.tokenizers import RunTokenizerConfig
+from dragoman.inference import Prediction, Predictor, load_predictor, open_inputs
 from dragoman.runs import Run, train
-from dragoman.runs.tasks.config import Config, build
-from dragoman.scoring.registry import metrics_by_name
-from dragoman.training.checkpoints import read_tensors
-from dragoman.training.config import VectorsConfig
-from dragoman.training.display import Display
-from dragoman.training.objectives.distillation import TokenDistillationConfig
+from dragoman.runs.tasks import Config, build
+from dragoman.scoring import metrics_by_name
+from dragoman.training import Display, VectorsConfig, read_tensors
+from dragoman.training.objectives import TokenDistillationConfig
 
 ASKED = "unlabelled.json"
 CHUNK = 512  # sources that the teacher translates between two reports of progress

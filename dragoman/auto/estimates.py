@@ -12,18 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from dragoman.base.errors import DragomanError, WarningLine
-from dragoman.data.collate import PAIR_COLLATOR, Collator
-from dragoman.data.corpus import Corpus
-from dragoman.inspect.measure.cost import saved_bytes, timed
-from dragoman.models.config import PartitionedSoftmaxConfig, SampledSoftmaxConfig
-from dragoman.runs.tasks.config import Config
-from dragoman.runs.tasks.table import task_of
-from dragoman.training.capacity import available_memory
-from dragoman.training.config import MovingAverageConfig, OptimizerConfig
-from dragoman.training.display import duration
-from dragoman.training.loaders import batch_plan
-from dragoman.training.optimizer import build_optimizer
+from dragoman.base import DragomanError, WarningLine
+from dragoman.data import PAIR_COLLATOR, Collator, Corpus
+from dragoman.inspect.measure import saved_bytes, timed
+from dragoman.models import PartitionedSoftmaxConfig, SampledSoftmaxConfig
+from dragoman.runs.tasks import Config, task_of
+from dragoman.training import (
+    MovingAverageConfig,
+    OptimizerConfig,
+    available_memory,
+    batch_plan,
+    build_optimizer,
+    duration,
+)
 
 Say = Callable[[str], None]
 BatchShape = tuple[int, int, int]  # rows, source and target tokens

@@ -12,22 +12,14 @@ from typing import Any
 
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, lower_rate, started_settings, up_to
 from dragoman.auto.choices import STEPS, Choice, chosen, finish
-from dragoman.base.config.fields import default_of, fields_of
-from dragoman.base.config.settings import merge, override
-from dragoman.base.errors import ConfigError, WarningLine
-from dragoman.data.config import Files
-from dragoman.data.examples import Example, Pairs
-from dragoman.data.readers.base import READERS
-from dragoman.data.split import too_few, usable_examples
-from dragoman.data.tokenizers.numbers import number_error, series_shape
-from dragoman.models.bilm import BiLMConfig
-from dragoman.models.encoders.bert import BertEncoderConfig
-from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.elmo import ElmoEncoderConfig
-from dragoman.models.masked_lm import MaskedLMConfig
-from dragoman.runs.tasks.base import Automatic, Task
-from dragoman.runs.tasks.config import Config, build
-from dragoman.runs.tasks.labels import Classify, Regress
+from dragoman.base import ConfigError, WarningLine
+from dragoman.base.config import default_of, fields_of, merge, override
+from dragoman.data import Example, Files, Pairs, too_few, usable_examples
+from dragoman.data.readers import READERS
+from dragoman.data.tokenizers import number_error, series_shape
+from dragoman.models import BiLMConfig, MaskedLMConfig
+from dragoman.models.encoders import BertEncoderConfig, DenseEncoderConfig, ElmoEncoderConfig
+from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, build
 
 BATCH_TOKENS = 2048
 MOST_LABELS, OFTEN, SELDOM = 200, 50, 2  # labels that are compared, and how often right and misspelt ones occur

@@ -8,12 +8,10 @@ from typing import Any
 
 from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, lower_rate, started_settings, up_to
 from dragoman.auto.choices import STEPS, Choice, chosen, finish, without
-from dragoman.base.config.settings import merge, override
-from dragoman.classical.ngram import NGramConfig
-from dragoman.data.config import Files
-from dragoman.data.split import too_few, usable_examples
-from dragoman.runs.tasks.base import Task
-from dragoman.runs.tasks.config import Config, build
+from dragoman.base.config import merge, override
+from dragoman.classical import NGramConfig
+from dragoman.data import Files, too_few, usable_examples
+from dragoman.runs.tasks import Config, Task, build
 
 FEW_CHARACTERS = 2_000_000  # with less text, characters work better than sub-words
 LARGE = 2e7  # tokens that fill the larger model

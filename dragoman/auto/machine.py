@@ -14,14 +14,12 @@ from contextlib import suppress
 
 from dragoman.auto.configure import configure
 from dragoman.auto.estimates import NIGHT, batch_shapes, training_seconds
-from dragoman.base.config import settings
-from dragoman.base.config.settings import override
-from dragoman.base.files import write_text
-from dragoman.base.long_work import Progress
-from dragoman.data.config import Files
-from dragoman.runs.tasks.config import DEFAULT_TASK, Config
-from dragoman.runs.tasks.table import task_of
-from dragoman.training.runtime import resolve_device
+from dragoman.base import Progress, write_text
+from dragoman.base import config as settings
+from dragoman.base.config import override
+from dragoman.data import Files
+from dragoman.runs.tasks import DEFAULT_TASK, Config, task_of
+from dragoman.training import resolve_device
 
 LONG_PLAN = {"cpu": 5e7, "cuda": 5e9}  # tokens of a plan from which its speed is measured
 SMALLER = ("transformer-small", "transformer-tiny")  # presets that a large corpus may fall back on, largest first

@@ -10,18 +10,19 @@ from typing import Any
 
 from dragoman.auto.budget import cosine_schedule, lower_rate, started_settings
 from dragoman.auto.choices import STEPS, Choice, chosen, finish
-from dragoman.base.config import settings
-from dragoman.base.config.settings import merge, override
-from dragoman.base.errors import DataError
-from dragoman.data.config import DataConfig, Files
-from dragoman.data.examples import Example
-from dragoman.data.media.audio import read_sample_rate
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MediaError, read_bytes
-from dragoman.data.split import FEW, read_examples, too_few, usable_examples
-from dragoman.runs.tasks.base import Task
-from dragoman.runs.tasks.config import Config
-from dragoman.runs.tasks.media import MediaTask, Transcribe
+from dragoman.base import DataError
+from dragoman.base import config as settings
+from dragoman.base.config import merge, override
+from dragoman.data import FEW, DataConfig, Example, Files, read_examples, too_few, usable_examples
+from dragoman.data.media import (
+    AUDIO_SUFFIXES,
+    IMAGE_SUFFIXES,
+    FeatureExtractor,
+    MediaError,
+    read_bytes,
+    read_sample_rate,
+)
+from dragoman.runs.tasks import Config, MediaTask, Task, Transcribe
 
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
 WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"num_mels": 23}

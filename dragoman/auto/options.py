@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from dragoman.base.config.fields import Range, Size, SizeOrNone, setting
+from dragoman.base.config import Range, Size, SizeOrNone, setting
 
 Method = Literal["auto", "adapters", "whole"]
 PARTS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of the data of a learning curve

@@ -10,9 +10,9 @@ from dragoman.auto.budget import BATCHES, EPOCHS, up_to
 from dragoman.auto.choices import STEPS, Choice, chosen, value_of
 from dragoman.auto.portfolio import Candidate, candidate_choices, default_candidate, is_short, is_transformer, size
 from dragoman.auto.profile import PairProfile, SideProfile, percent
-from dragoman.classical.transducers import TRANSDUCERS
-from dragoman.data.config import DataConfig
-from dragoman.runs.tasks.config import preset_table
+from dragoman.classical import TRANSDUCERS
+from dragoman.data import DataConfig
+from dragoman.runs.tasks import preset_table
 
 PRESETS = ((20_000, "transformer-tiny"), (300_000, "transformer-small"), (math.inf, "transformer-base"))
 # Reduced from transformer-tiny. On 3,000 words of CMUdict its PER is that of twice the width, in a third of the time.

@@ -14,8 +14,8 @@ from dragoman.auto.budget import EPOCHS as SENTENCE_EPOCHS
 from dragoman.auto.budget import up_to
 from dragoman.auto.choices import Choice, chosen
 from dragoman.auto.profile import PairProfile, percent
-from dragoman.base.config.settings import override
-from dragoman.runs.tasks.config import preset_table
+from dragoman.base.config import override
+from dragoman.runs.tasks import preset_table
 
 BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
 SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which a candidate's smallest batch is best

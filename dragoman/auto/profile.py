@@ -20,16 +20,11 @@ from dragoman.auto.relation import (
     new_words,
     shared_letters,
 )
-from dragoman.base.errors import WarningLine
-from dragoman.base.long_work import Progress
-from dragoman.data.config import DataConfig, Files, file_list
-from dragoman.data.examples import Example
-from dragoman.data.readers.base import READERS, ReadOptions
-from dragoman.data.readers.columns import LARGE_FILE
-from dragoman.data.split import read_examples, source_hash, too_few, usable_examples
-from dragoman.data.tokenizers.characters import find_features, split_features
-from dragoman.data.tokenizers.words import split_punctuation
-from dragoman.scoring.edit import common_length
+from dragoman.base import Progress, WarningLine
+from dragoman.data import DataConfig, Example, Files, file_list, read_examples, source_hash, too_few, usable_examples
+from dragoman.data.readers import LARGE_FILE, READERS, ReadOptions
+from dragoman.data.tokenizers import find_features, split_features, split_punctuation
+from dragoman.scoring import common_length
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
 CHARACTERS_PER_SUBWORD = 3.5  # roughly

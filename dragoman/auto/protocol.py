@@ -8,14 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import ConfigError
-from dragoman.runs.folder import Run, is_run
-from dragoman.runs.plan import train
-from dragoman.runs.resume import check_resumable
-from dragoman.runs.tasks.config import Config
-from dragoman.training.checkpoints import Checkpoints
-from dragoman.training.display import Display
-from dragoman.training.trainer import WEIGHTS
+from dragoman.base import ConfigError
+from dragoman.runs import Run, check_resumable, is_run, train
+from dragoman.runs.tasks import Config
+from dragoman.training import WEIGHTS, Checkpoints, Display
 
 PILOT_STEPS, MAX_PILOT = 40, 1000  # steps that measure the time of a step
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.rows import Ragged
-from dragoman.classical.word_alignment import lexicon_of_rows
+from dragoman.classical import Ragged, lexicon_of_rows
 
 ALIGNED = 500  # pairs that are aligned
 LONGEST = 60  # tokens; longer texts are cut before they are aligned

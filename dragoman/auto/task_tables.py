@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.auto.protocol import file_name, train_trial
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.inspect.measure.run_summary import best_validation
+from dragoman.base import ConfigError, DataError
+from dragoman.base import config as settings
+from dragoman.inspect.measure import best_validation
 from dragoman.runs import Run
-from dragoman.runs.tasks.config import build
-from dragoman.scoring.registry import metrics_by_name
+from dragoman.runs.tasks import build
+from dragoman.scoring import metrics_by_name
 
 TASK_FILE = "task.toml"
 

@@ -1,6 +1,6 @@
 """Plug-ins: modules outside the package that add entries to its tables, and `register`, by which they do so.
 
-A plug-in is named by an installed package (an entry point in the group `dragoman.base.plugins`), by `dragoman --import
+A plug-in is named by an installed package (an entry point in the group `dragoman.plugins`), by `dragoman --import
 MODULE` or by `DRAGOMAN_IMPORT=a,b`. All of them are loaded when a table is first read. So a command that reads no table
 pays nothing, and a spawned worker needs no code of its own: it inherits the environment.
 """
@@ -21,7 +21,7 @@ from dragoman.base.errors import ConfigError, broken_plugins
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-GROUP = "dragoman.base.plugins"
+GROUP = "dragoman.plugins"
 VARIABLE = "DRAGOMAN_IMPORT"
 # The class of an entry, and the table it belongs to. As text, so that nothing is imported before it is needed.
 TABLES = {

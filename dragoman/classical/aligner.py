@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.classical.model import Arrays, Note, ScoredTokens, TensorSpec, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
 from dragoman.classical.word_alignment import PRIOR, BothDirections, WordAligner
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, Tokenizer
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import EOS, Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dragoman.data.batch import Batch
-    from dragoman.data.corpus import Corpus
+    from dragoman.data import Batch, Corpus
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.base.errors import DataError
-from dragoman.base.files import atomic_write
+from dragoman.base import DataError, atomic_write
 from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, ngram_words, suffix_links
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ints
-from dragoman.data.readers.lines import read_lines
-from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK, Tokenizer
+from dragoman.data.readers import read_lines
+from dragoman.data.tokenizers import EOS, PAD, SOS, UNK, Tokenizer
 
 NAMES = {UNK: "<unk>", SOS: "<s>", EOS: "</s>"}
 IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": SOS, "</s>": EOS}

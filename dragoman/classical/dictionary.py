@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.long_work import check_interrupted
+from dragoman.base import check_interrupted
+from dragoman.base.config import Range, setting
 from dragoman.classical.model import (
     Arrays,
     Note,
@@ -28,10 +28,10 @@ from dragoman.classical.model import (
     stored_rows,
 )
 from dragoman.classical.rows import Ragged, pair_rows
-from dragoman.scoring.edit import edit_distance
+from dragoman.scoring import edit_distance
 
 if TYPE_CHECKING:
-    from dragoman.data.corpus import Corpus
+    from dragoman.data import Corpus
 
 BUCKETS = 64  # into which `nearest` counts tokens
 UNSEEN = -20.0  # the score of an output that the training pairs do not have

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import DataError, RunError
+from dragoman.base import DataError, RunError
+from dragoman.base.config import Range, setting
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
 from dragoman.classical.model import (
     Arrays,
@@ -25,16 +25,14 @@ from dragoman.classical.model import (
     stored_rows,
 )
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged
-from dragoman.data.rows import NO_TAG, Rows
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.data import NO_TAG, Rows, SourceReader
+from dragoman.data.tokenizers import EOS, PAD
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dragoman.data.batch import Batch
-    from dragoman.data.corpus import Corpus
-    from dragoman.models.contracts import TokenScores
+    from dragoman.data import Batch, Corpus
+    from dragoman.models import TokenScores
 
 MAX_TAGS = 150  # trigrams of tags are a table of their third power
 CHUNK = 4096  # sentences read at a time
@@ -208,7 +206,7 @@ class HMMTagger(FittedLabeler):
 
     def score(self, batch: Batch) -> TokenScores:
         """The log-probability of every tag given the sentence, and whether it is the prediction."""
-        from dragoman.models.contracts import TokenScores
+        from dragoman.models import TokenScores
 
         output, tags = self.predict(batch), batch.target[:, 0]
         assert output.probabilities is not None

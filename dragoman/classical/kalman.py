@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.classical.model import Arrays, FittedLabeler, LabelOutput, Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats
-from dragoman.data.rows import Rows
+from dragoman.data import Rows
 
 if TYPE_CHECKING:
-    from dragoman.data.batch import Batch
-    from dragoman.data.corpus import Corpus
-    from dragoman.models.contracts import TokenScores
+    from dragoman.data import Batch, Corpus
+    from dragoman.models import TokenScores
 
 NAMES = ("transition", "observation", "state_noise", "observation_noise", "first_mean", "first_covariance")
 MAX_SERIES = 2000  # series that EM reads at most
@@ -237,7 +236,7 @@ class KalmanRegressor(FittedLabeler):
     def score(self, batch: Batch) -> TokenScores:
         import torch
 
-        from dragoman.models.contracts import TokenScores
+        from dragoman.models import TokenScores
 
         squares = torch.from_numpy(-np.square(self.errors(*self.rows(batch)))).to(batch.source.device)
         return TokenScores(squares, torch.zeros_like(squares).bool(), torch.ones_like(squares).bool())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dragoman.classical.ngram_counts import Counted
 from dragoman.classical.rows import Bools, Floats, Ints
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.data.tokenizers import EOS, PAD, SOS
 
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where the counts are too few to estimate them
 MAX_ORDER = 6

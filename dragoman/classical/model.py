@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dragoman.base.errors import ConfigError, RunError
+from dragoman.base import ConfigError, RunError
 from dragoman.classical.rows import Ragged
-from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.models.traits import ModelTraits
+from dragoman.data.tokenizers import EOS, PAD
+from dragoman.models import ModelTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dragoman.data.batch import Batch
-    from dragoman.data.corpus import Corpus
-    from dragoman.data.rows import Rows
-    from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
+    from dragoman.data import Batch, Corpus, Rows
+    from dragoman.models import ClassifierOutput, Loss, TokenScores
 
 Note = Callable[[str, int], None]  # (what is being done, how many so far)
 Tokens = tuple[int, ...]
@@ -131,7 +129,7 @@ class Transducer(FittedModel):
     def score(self, batch: Batch) -> TokenScores:
         import torch
 
-        from dragoman.models.contracts import TokenScores
+        from dragoman.models import TokenScores
 
         self.check_likelihood()
         sources, targets = rows_of(batch.source.data), rows_of(batch.target)
@@ -169,7 +167,7 @@ class FittedLabeler(FittedModel):
     def predict(self, batch: Batch) -> ClassifierOutput:
         import torch
 
-        from dragoman.models.contracts import ClassifierOutput
+        from dragoman.models import ClassifierOutput
 
         device, (values, shares, mask) = batch.source.device, self.predict_rows(*self.rows(batch))
         return ClassifierOutput(
@@ -181,7 +179,7 @@ class FittedLabeler(FittedModel):
     def forward(self, batch: Batch) -> Loss:
         import torch
 
-        from dragoman.models.contracts import Loss
+        from dragoman.models import Loss
 
         total, count = self.total_loss(*self.rows(batch))
         return Loss(torch.tensor(total, dtype=torch.float64), torch.tensor(count))

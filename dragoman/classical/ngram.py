@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
+from dragoman.base.config import Range, setting
 from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, gather, ngram_words, prune, smooth, suffix_links
 from dragoman.classical.model import Arrays, FittedModel, Note, Size, TensorSpec
 from dragoman.classical.ngram_counts import count_ngrams
 from dragoman.classical.rows import Floats, Ints, Ragged
-from dragoman.data.store import Column
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.data import Column
+from dragoman.data.tokenizers import EOS, PAD, SOS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dragoman.data.batch import Batch
-    from dragoman.data.bptt import Segment
-    from dragoman.data.corpus import Corpus
-    from dragoman.models.contracts import State, TokenScores
+    from dragoman.data import Batch, Corpus, Segment
+    from dragoman.models import State, TokenScores
 
 
 @dataclass(frozen=True)
@@ -168,8 +166,8 @@ class NGramModel(FittedModel):
         """Score every target: of a segment of running text after its carry, or of a batch line by line."""
         import torch
 
-        from dragoman.data.bptt import Segment
-        from dragoman.models.contracts import TokenScores
+        from dragoman.data import Segment
+        from dragoman.models import TokenScores
 
         target = batch.target.cpu().numpy()
         if isinstance(batch, Segment):
@@ -255,7 +253,7 @@ class NGramModel(FittedModel):
         """Read the prompts except their last tokens, which replace <sos> later."""
         import torch
 
-        from dragoman.models.contracts import State
+        from dragoman.models import State
 
         source = batch.source.data
         width = max(0, self.order - 1)

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.classical.rows import Ints, Ragged, distinct
-from dragoman.data.store import Column
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.data import Column
+from dragoman.data.tokenizers import EOS, PAD, SOS
 
 CHUNK = 1 << 20  # tokens or n-grams handled at a time
 SMALLEST = 4096  # n-grams that are read of a run at a time, however many runs there are

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import DataError
-from dragoman.base.long_work import check_interrupted
+from dragoman.base import DataError, check_interrupted
+from dragoman.base.config import Range, setting
 from dragoman.classical.joint_alignment import align_jointly, shapes_of
 from dragoman.classical.model import (
     Arrays,
@@ -30,11 +29,11 @@ from dragoman.classical.model import (
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged, join_rows, offsets_of, pair_rows, take_rows
 from dragoman.classical.vocabulary import same_spelling
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, UNK, Tokenizer
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import EOS, UNK, Tokenizer
 
 if TYPE_CHECKING:
-    from dragoman.data.corpus import Corpus
+    from dragoman.data import Corpus
 
 FIRST = EOS + 1  # the token of the first chunk
 REACHED = 0.98  # share of pairs that must be cut

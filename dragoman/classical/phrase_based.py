@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
+from dragoman.base.config import Range, setting
 from dragoman.classical.model import (
     Arrays,
     Note,
@@ -38,15 +38,14 @@ from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_a
 from dragoman.classical.rows import Floats, Ragged, pair_rows
 from dragoman.classical.vocabulary import fold_case, same_spelling
 from dragoman.classical.word_alignment import BothDirections
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, Tokenizer
-from dragoman.scoring.symmetrization import LinkRows
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import EOS, Tokenizer
+from dragoman.scoring import LinkRows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dragoman.data.batch import Batch
-    from dragoman.data.corpus import Corpus
+    from dragoman.data import Batch, Corpus
 
 # Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
 START = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.8, 0.2, 0.6])

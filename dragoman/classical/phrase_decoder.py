@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.long_work import check_interrupted
+from dragoman.base import check_interrupted
 from dragoman.classical.model import Tokens
 from dragoman.classical.ngram import NGramModel
 from dragoman.classical.rows import Floats, Ints, join_rows, take_rows
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers import EOS
 
 MAX_TOKENS = 60  # coverage is a 64-bit number
 FEATURES = ("p(t|s)", "p(s|t)", "lex(t|s)", "lex(s|t)", "phrases", "words", "distance", "language model")

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dragoman.classical.model import Note, Tokens, row_arrays
 from dragoman.classical.rows import Floats, Ints, KeyIndex, Ragged
-from dragoman.scoring.alignment import Link
-from dragoman.scoring.symmetrization import LinkRows
+from dragoman.scoring import Link, LinkRows
 
 Span = tuple[int, int]  # first word, and the one behind the last
 DISCOUNT = 0.5  # of phrase counts: what was seen once may be chance

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.store import Column, FeatureRows
+from dragoman.data import Column, FeatureRows
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

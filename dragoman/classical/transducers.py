@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-from dragoman.base.config.table import Table, imported
+from dragoman.base.config import Table, imported
 from dragoman.classical.model import Transducer
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import Tokenizer
 
 
 class TransducerEntry(NamedTuple):

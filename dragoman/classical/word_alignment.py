@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import RunError
+from dragoman.base import RunError
 from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
 from dragoman.classical.hmm_alignment import JUMPS, forward_backward
 from dragoman.classical.model import Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats, Ints, KeyIndex, Ragged, by_source_length, distinct
-from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
+from dragoman.scoring import LinkRows, symmetrize_rows
 
 NULL = 0  # the number of the empty word
 MAX_LINKS = 30_000_000  # of the pairs that EM reads; more pairs are sampled evenly

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import click
 
-from dragoman.auto.options import AdaptOptions
-from dragoman.base.errors import DataError
+from dragoman.auto import AdaptOptions
+from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option, json_option, quiet_option, tag_option
 
@@ -68,8 +68,8 @@ def adapt(
         raise DataError(f"found {corrections} and --from-server {from_server}, expected one of them")
     if corrections is None and from_server is None:
         raise DataError("nothing to adapt to: name a file of corrections or --from-server, or go back with --rollback")
-    from dragoman.auto.adaptation import adapt as adapt_run
-    from dragoman.training.display import Display
+    from dragoman.auto import adapt as adapt_run
+    from dragoman.training import Display
 
     options = replace(options, tag=tag, overrides=overrides, device=device, from_server=from_server is not None)
     with Display(quiet=quiet) as display:
@@ -90,9 +90,7 @@ def adapt(
 
 
 def show_rollback(folder: str, number: int | None, as_json: bool) -> None:
-    from dragoman.runs import Run
-    from dragoman.runs.folder import locked
-    from dragoman.runs.versions import roll_back
+    from dragoman.runs import Run, locked, roll_back
 
     run = Run(folder)
     with locked(run.folder):

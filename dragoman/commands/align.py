@@ -7,14 +7,14 @@ import sys
 
 import click
 
-from dragoman.base.long_work import progress
+from dragoman.base import progress
 from dragoman.commands import inputs
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_message, print_warning
-from dragoman.data.examples import Fault, Pairs
-from dragoman.inference.align.alignments import AlignOptions, TermOptions
+from dragoman.data import Fault, Pairs
+from dragoman.inference.align import AlignOptions, TermOptions
 
 REPORTED = 100  # alignments between two steps of the progress bar
 FILES_NEEDED = "name either FILE or both --source and --target, or add --predict to align what the run outputs"
@@ -58,8 +58,8 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
+    from dragoman.inference import StreamOptions
     from dragoman.inference.align import verbs as library
-    from dragoman.inference.inputs import StreamOptions
 
     if options.model is not None:
         run, files = None, run if files is None else files

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import print_message, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.decoding.options import DecodingSettings
-from dragoman.inference.back_translation import BackTranslateOptions
-from dragoman.inference.back_translation import back_translate as make_pairs
+from dragoman.decoding import DecodingSettings
+from dragoman.inference import BackTranslateOptions
+from dragoman.inference import back_translate as make_pairs
 
 SCHEMA = Schema(
     DecodingSettings,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message
-from dragoman.data.examples import Pairs
-from dragoman.inspect.options import BenchOptions
+from dragoman.data import Pairs
+from dragoman.inspect import BenchOptions
 
 if TYPE_CHECKING:
-    from dragoman.inspect.measure.cost import LayerCost
+    from dragoman.inspect.measure import LayerCost
 
 
 @click.command()
@@ -67,8 +67,7 @@ def measure_run(run: str, files: str | Pairs | None, options: BenchOptions, as_j
 
 
 def against_length(options: BenchOptions, as_json: bool) -> None:
-    from dragoman.inspect.measure.cost import bench_layers
-    from dragoman.inspect.measure.speed import machine
+    from dragoman.inspect.measure import bench_layers, machine
 
     def print_cost(row: LayerCost) -> None:
         if not as_json:

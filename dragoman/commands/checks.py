@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dragoman.base.errors import ConfigError, DataError, RunError
-from dragoman.base.files import check_output, check_writable
+from dragoman.base import ConfigError, DataError, RunError, check_output, check_writable
 from dragoman.commands.settings import Settings, SettingsCommand
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def require_search(command: str, folder: str, tasks: str = '"translate"', text: 
 
     `tasks` are those that the command works with.
     """
-    from dragoman.inference.opened_inputs import reads_files
+    from dragoman.inference import reads_files
     from dragoman.runs import Run
 
     run = Run(folder)

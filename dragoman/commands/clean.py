@@ -10,9 +10,9 @@ import click
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
-from dragoman.data.cleaning.rules import CleanOptions
-from dragoman.data.examples import Pairs
-from dragoman.training.display import Display
+from dragoman.data import Pairs
+from dragoman.data.cleaning import CleanOptions
+from dragoman.training import Display
 
 
 @click.command()
@@ -32,7 +32,7 @@ def clean(files: str | Pairs, options: CleanOptions, as_json: bool) -> None:
     are in the file of --rejects, with rule, place and reason, tab-separated. Rules that also reject good translations
     are off: see 'scarce' in the documentation.
     """
-    from dragoman.data.cleaning.cleaner import clean as clean_corpus
+    from dragoman.data.cleaning import clean as clean_corpus
 
     with Display(quiet=not sys.stderr.isatty()) as display:
         report = clean_corpus(files, options, display.preparing)

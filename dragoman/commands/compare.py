@@ -6,7 +6,7 @@ import json
 
 import click
 
-from dragoman.auto.compare import CompareOptions, compare_systems
+from dragoman.auto import CompareOptions, compare_systems
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message

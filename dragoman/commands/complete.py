@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import DataError
-from dragoman.base.long_work import progress
+from dragoman.base import DataError, progress
+from dragoman.base.config import Range, setting
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.inputs import read_examples
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_prompt, print_unseen, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.data.examples import Pairs
-from dragoman.decoding.config import MAX_SAMPLES, MAX_TOKENS
+from dragoman.data import Pairs
+from dragoman.decoding import MAX_SAMPLES, MAX_TOKENS
 
 if TYPE_CHECKING:
     from dragoman.runs import Run
@@ -82,11 +81,7 @@ def complete(
     Each line of a FILE.jsonl is a text or an object with "source". Such a prompt may have several lines, with "\\n"
     between them.
     """
-    from dragoman.inference.completer import CompletionOptions
-    from dragoman.inference.inputs import StreamOptions
-    from dragoman.inference.load import load_completer
-    from dragoman.inference.opened_inputs import open_inputs
-    from dragoman.inference.unseen import UnseenInputs
+    from dragoman.inference import CompletionOptions, StreamOptions, UnseenInputs, load_completer, open_inputs
 
     options = CompletionOptions(
         settings.max_length,
@@ -144,8 +139,7 @@ ABOUT = {
 def evaluate_text(
     run: Run, files: str | Pairs, batch_size: int, dynamic: dict[str, Any] | None, as_json: bool, device: str
 ) -> None:
-    from dragoman.inference.completer import Completer
-    from dragoman.inference.dynamic_evaluation import DynamicEvaluation
+    from dragoman.inference import Completer, DynamicEvaluation
 
     places = {f"evaluation.dynamic{name}" for name in ("", "_rate", "_decay", "_segment")}
     allowed = PREDICT_ARGUMENTS - {"data.columns", "data.header"} | places

@@ -10,7 +10,7 @@ import click
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8
-from dragoman.data.correction_log import DECISIONS, Correction, ReviewOptions, review
+from dragoman.data import DECISIONS, Correction, ReviewOptions, review
 
 
 @click.command()

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.auto.options import CurveOptions
-from dragoman.base.errors import DataError
+from dragoman.auto import CurveOptions
+from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import ListingOption, device_option, json_option, quiet_option
 from dragoman.commands.search import Duration, Request
 from dragoman.commands.train import what_to_train
-from dragoman.scoring.options import metrics_text
+from dragoman.scoring import metrics_text
 
 if TYPE_CHECKING:
-    from dragoman.scoring.learning_curve import Curve, Gain
+    from dragoman.scoring import Curve, Gain
 
 
 @click.command()
@@ -61,10 +61,10 @@ def curve(
     fitted to the scores; the interval counts the choice of held-out pairs, the noise of training and the curves that
     the four sizes allow. The same command goes on where it stopped; a finished size is not trained again.
     """
-    from dragoman.auto.curve import learning_curve
-    from dragoman.inspect.measure.score_plots import draw_learning_curve
-    from dragoman.inspect.views.figures import check_plot_path
-    from dragoman.training.display import Display
+    from dragoman.auto import learning_curve
+    from dragoman.inspect.measure import draw_learning_curve
+    from dragoman.inspect.views import check_plot_path
+    from dragoman.training import Display
 
     if request.what is not None and Path(request.what).is_dir():
         raise DataError(

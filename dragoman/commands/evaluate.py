@@ -9,28 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.files import atomic_write
-from dragoman.base.long_work import progress
+from dragoman.base import ConfigError, DataError, atomic_write, progress
+from dragoman.base.config import Range, setting
 from dragoman.commands.checks import EVALUATE_ARGUMENTS, refuse_options
 from dragoman.commands.complete import evaluate_text
 from dragoman.commands.inputs import pair_files, print_unreadable, read_examples
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8, print_label_scores, print_method_report, print_scores, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.inputs import ReadingOptions
-from dragoman.data.readers.base import READERS
-from dragoman.decoding.options import DecodingSettings
+from dragoman.data import Example, Fault, Pairs, ReadingOptions
+from dragoman.data.readers import READERS
+from dragoman.decoding import DecodingSettings
 
 FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
 
 if TYPE_CHECKING:
-    from dragoman.data.config import DataConfig
-    from dragoman.inference.prediction import Prediction
+    from dragoman.data import DataConfig
+    from dragoman.inference import Prediction
     from dragoman.runs import Run
-    from dragoman.scoring.metric import TextMetric
+    from dragoman.scoring import TextMetric
 
 
 @dataclass(frozen=True)
@@ -122,13 +119,10 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     model goes on learning from what it has read (Krause et al. 2018). A run that transcribes or captions reads a
     manifest: the path of a recording or picture, then its text or texts.
     """
-    from dragoman.inference.baselines import baselines_of
-    from dragoman.inference.evaluation import metric_names
-    from dragoman.inference.load import load_labeler, load_predictor
-    from dragoman.inference.opened_inputs import check_reading
-    from dragoman.inspect.measure.scored_files import check_apart
+    from dragoman.inference import baselines_of, check_reading, load_labeler, load_predictor, metric_names
+    from dragoman.inspect.measure import check_apart
     from dragoman.runs import Run
-    from dragoman.scoring.registry import select_metrics
+    from dragoman.scoring import select_metrics
 
     opened, reading = Run(run), settings.data
     check_reading(opened, reading)
@@ -193,7 +187,7 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
 
 
 def warn_of_training_data(run: Run, files: str | Pairs) -> None:
-    from dragoman.data.config import paths_of
+    from dragoman.data import paths_of
 
     trained = {Path(path).resolve() for path in paths_of(run.config.data.train)}
     if all(Path(path).resolve() in trained for path in paths_of(files)):
@@ -218,8 +212,7 @@ def take_apart(
     predictions: list[Prediction], pairs: list[Example], metrics: dict[str, TextMetric], show: bool
 ) -> dict[str, dict[str, Any]]:
     """The terms of BLEU; with `show` also print them."""
-    from dragoman.inspect.measure.scored_files import taken_apart
-    from dragoman.inspect.measure.text_tables import ngram_lines
+    from dragoman.inspect.measure import ngram_lines, taken_apart
 
     apart = taken_apart(*readable_texts(predictions, pairs), metrics)
     for name, terms in apart.items() if show else ():
@@ -229,7 +222,7 @@ def take_apart(
 
 def readable_texts(predictions: list[Prediction], pairs: list[Example]) -> tuple[list[str], list[tuple[str, ...]]]:
     """The outputs and references of all inputs that could be read."""
-    from dragoman.inference.prediction import NO_PREDICTION
+    from dragoman.inference import NO_PREDICTION
 
     readable = [pair for pair in zip(predictions, pairs, strict=True) if pair[0] is not NO_PREDICTION]
     return [output.text for output, _ in readable], [pair.references for _, pair in readable]
@@ -239,8 +232,8 @@ def align_outputs(
     predictions: list[Prediction], pairs: list[Example], characters: bool, show: bool
 ) -> list[dict[str, int]]:
     """The edit counts of every output against its reference; with `show` also print the alignments."""
-    from dragoman.inspect.measure.text_tables import alignment_lines
-    from dragoman.scoring.error_rates import edit_alignments
+    from dragoman.inspect.measure import alignment_lines
+    from dragoman.scoring import edit_alignments
 
     unit: Any = "characters" if characters else "words"
     alignments = edit_alignments(*readable_texts(predictions, pairs), units=unit)

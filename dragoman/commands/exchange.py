@@ -6,7 +6,7 @@ import click
 
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import print_message, print_warning
-from dragoman.exchange.options import ExportOptions, ImportOptions
+from dragoman.exchange import ExportOptions, ImportOptions
 
 
 @click.command()
@@ -28,7 +28,7 @@ def export(run: str, options: ExportOptions) -> None:
     dragoman export runs/my --to web --single --output my.html
     dragoman export runs/ngrams --to arpa --output lm.arpa
     """
-    from dragoman.exchange.export_check import export as export_run
+    from dragoman.exchange import export as export_run
 
     exported = export_run(run, options)
     if isinstance(exported.check, str):

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from dragoman.base.config.fields import Accepted, Range, accepted, fields_of, type_hints
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
+from dragoman.base.config import Accepted, Range, accepted, fields_of, type_hints
 from dragoman.commands.options import ListingOption
 
 Command = Callable[..., Any]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.commands.printing import print_message, print_warning
-from dragoman.data.examples import Example, Pairs
+from dragoman.data import Example, Pairs
 
 if TYPE_CHECKING:
-    from dragoman.data.config import DataConfig
+    from dragoman.data import DataConfig
     from dragoman.runs import Run
 
 Command = Callable[..., Any]
@@ -54,8 +54,8 @@ def read_examples(
     purpose: str = "evaluate",
 ) -> list[Example]:
     """All examples of some files; none at all is an error, and so are more faulty lines than data.faults skips."""
-    from dragoman.data.config import paths_of
-    from dragoman.inference.evaluation import read_examples as read_all
+    from dragoman.data import paths_of
+    from dragoman.inference import read_examples as read_all
 
     examples = read_all(run, files, several_references, data, print_warning)
     if not examples:

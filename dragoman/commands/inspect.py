@@ -12,9 +12,9 @@ from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message, print_unseen, print_warning
-from dragoman.data.examples import Pairs
-from dragoman.inspect.options import AttentionOptions, CalibrateOptions, InfoOptions, InspectOptions, ProbeOptions
-from dragoman.inspect.views.table import VIEWS
+from dragoman.data import Pairs
+from dragoman.inspect import AttentionOptions, CalibrateOptions, InfoOptions, InspectOptions, ProbeOptions
+from dragoman.inspect.views import VIEWS
 
 
 @click.command()
@@ -86,7 +86,7 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     dragoman inspect runs/my "ein kleiner Hund" --state 2            training pairs near the second output token
     """
-    from dragoman.inspect.views.inspection import attention_sum, inspect_to, states_near
+    from dragoman.inspect.views import attention_sum, inspect_to, states_near
 
     as_utf8()
     known = {"run", "text", "target", "tag", "device"}

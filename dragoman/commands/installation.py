@@ -11,8 +11,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from dragoman.base.files import cache_home
-from dragoman.base.version import __version__
+from dragoman.base import __version__, cache_home
 
 
 class Extra(NamedTuple):

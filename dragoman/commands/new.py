@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from dragoman.auto.demonstration import DemoOptions
-from dragoman.auto.demonstration import demo as show_off
+from dragoman.auto import DemoOptions
+from dragoman.auto import demo as show_off
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import as_utf8
 
@@ -24,8 +24,7 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
     dragoman new            list the tasks
     dragoman new transcribe tokenizer.source.kind=line-image model.augment.kind=line data.train=lines.tsv
     """
-    from dragoman.runs.tasks.starters import starter
-    from dragoman.runs.tasks.table import TASKS
+    from dragoman.runs.tasks import TASKS, starter
 
     if task is None:
         for name, chosen in TASKS.items():
@@ -48,7 +47,7 @@ def presets(name: str | None) -> None:
     dragoman presets luong-2015-small
     dragoman train pairs.tsv preset=luong-2015-small    to use one
     """
-    from dragoman.runs.tasks.config import preset_names, preset_notes, preset_text
+    from dragoman.runs.tasks import preset_names, preset_notes, preset_text
 
     if name is not None:
         head, _, rest = preset_text(name).partition("\n\n")

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from dragoman.base.long_work import silent
-from dragoman.decoding.config import MAX_BEAM
+from dragoman.base import silent
+from dragoman.decoding import MAX_BEAM
 
 
 class ListingOption(click.Option):

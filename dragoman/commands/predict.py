@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import DataError, RunError
-from dragoman.base.files import atomic_write
-from dragoman.base.long_work import is_watched, progress_bar
+from dragoman.base import DataError, RunError, atomic_write, is_watched, progress_bar
+from dragoman.base.config import setting
 from dragoman.commands import inputs
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.options import device_option
@@ -31,19 +29,16 @@ from dragoman.commands.printing import (
 )
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.commands.shards import predict_shards
-from dragoman.data.examples import Fault
-from dragoman.data.inputs import ReadingOptions
-from dragoman.data.media.files import is_media
-from dragoman.data.readers.lines import count_lines
-from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.options import DecodingSettings
-from dragoman.inference.shard_jobs import ShardSettings
+from dragoman.data import Fault, ReadingOptions
+from dragoman.data.media import is_media
+from dragoman.data.readers import count_lines
+from dragoman.decoding import DecodingSettings
+from dragoman.decoding.constraints import ConstrainedInput
+from dragoman.inference import ShardSettings
 
 if TYPE_CHECKING:
-    from dragoman.decoding.labels import LabelPrediction
-    from dragoman.decoding.options import DecodingOptions
-    from dragoman.inference.inputs import StreamOptions
-    from dragoman.inference.prediction import Prediction
+    from dragoman.decoding import DecodingOptions, LabelPrediction
+    from dragoman.inference import Prediction, StreamOptions
     from dragoman.runs import Run
 
 
@@ -97,7 +92,7 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     by name), a manifest as for training, or a list of paths, one per line. The output has one line per file; --json
     names the file as "source".
     """
-    from dragoman.inference.opened_inputs import check_reading
+    from dragoman.inference import check_reading
     from dragoman.runs import Run
 
     if file in (None, "-") and sys.stdin is None:
@@ -135,8 +130,7 @@ class InputLines:
     read: deque[ConstrainedInput] = field(default_factory=deque)  # files that were read and have no output yet
 
     def __post_init__(self) -> None:
-        from dragoman.inference.opened_inputs import reads_files
-        from dragoman.inference.unseen import UnseenInputs
+        from dragoman.inference import UnseenInputs, reads_files
 
         self.unseen = UnseenInputs()
         self.shown: dict[str, bool] = {}  # what JSON objects have beside the usual fields
@@ -146,8 +140,7 @@ class InputLines:
 
     def texts(self, options: DecodingOptions) -> Iterator[ConstrainedInput]:
         """The inputs with their constraints; files are remembered until their output is written."""
-        from dragoman.inference.inputs import common_constraints
-        from dragoman.inference.opened_inputs import open_inputs
+        from dragoman.inference import common_constraints, open_inputs
 
         constraints = common_constraints(options)
         inputs = open_inputs(self.run, None if self.typed else Path(str(self.file)), self.reading, print_warning)
@@ -160,7 +153,7 @@ class InputLines:
 
     def stream_options(self, stack: ExitStack, beam_trace: str | None) -> StreamOptions:
         """How to read and report; files and the progress bar close with `stack`."""
-        from dragoman.inference.inputs import WINDOW, StreamOptions
+        from dragoman.inference import WINDOW, StreamOptions
 
         progress = on_trace = None
         if beam_trace is not None:
@@ -202,8 +195,7 @@ class InputLines:
 
 
 def write_predictions(lines: InputLines, options: DecodingOptions, beam_trace: str | None, device: str) -> None:
-    from dragoman.inference.load import load_labeler
-    from dragoman.inference.predictor import Predictor
+    from dragoman.inference import Predictor, load_labeler
 
     texts, run = lines.texts(options), lines.run
     searches = run.task.head_decoder is None

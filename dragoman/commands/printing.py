@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from dragoman.inference.labeler import Labeler
-    from dragoman.inference.long_inputs import InputTooLongError
-    from dragoman.inference.predictor import Predictor
-    from dragoman.inference.unseen import UnseenInputs
+    from dragoman.inference import InputTooLongError, Labeler, Predictor, UnseenInputs
 
 
 def as_utf8() -> None:
@@ -70,8 +67,8 @@ def print_method_report(predictor: Predictor) -> None:
 
 def baseline_text(scores: dict[str, Any], metric: str) -> str:
     """The best baseline by a metric, such as "(copy 44.4)  "; empty if there is none."""
-    from dragoman.inference.baselines import best_baseline
-    from dragoman.scoring.registry import metrics_by_name
+    from dragoman.inference import best_baseline
+    from dragoman.scoring import metrics_by_name
 
     best = best_baseline(scores.get("baselines", {}), metric)
     return "" if best is None else f"({best[0]} {metrics_by_name()[metric].format(best[1]).strip()})  "
@@ -82,7 +79,7 @@ def print_scores(scores: dict[str, Any], as_json: bool, hidden: Set[str] = froze
     if as_json:
         click.echo(json.dumps(scores))
         return
-    from dragoman.scoring.registry import metrics_by_name
+    from dragoman.scoring import metrics_by_name
 
     metrics = {name: metric for name, metric in metrics_by_name().items() if name in scores and name not in hidden}
     width = max(15, *(len(metric.label) + 1 for metric in metrics.values()))
@@ -111,7 +108,7 @@ def print_label_scores(labeler: Labeler, scores: dict[str, Any], as_json: bool) 
     if as_json:
         click.echo(json.dumps(scores, ensure_ascii=False))
         return
-    from dragoman.scoring.registry import metrics_for
+    from dragoman.scoring import metrics_for
 
     for name, metric in metrics_for(labeler.head_decoder.outputs).items():
         if name in scores:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from dragoman.training.display import duration
+from dragoman.training import duration
 
 
 class LongWork:

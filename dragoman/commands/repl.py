@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.base.errors import ConfigError, DragomanError
+from dragoman.base import ConfigError, DragomanError
 from dragoman.commands.options import device_option, tag_option
 from dragoman.commands.printing import print_warning
 
 if TYPE_CHECKING:
-    from dragoman.inference.prediction import Prediction
+    from dragoman.inference import Prediction
 
 HELP = """\
 :beam N     width of the beam; 1 is greedy search
@@ -43,7 +43,7 @@ def repl(run: str, beam: int | None, tag: str | None, device: str) -> None:
     \b
     dragoman repl runs/my
     """
-    from dragoman.inference.load import load_run
+    from dragoman.inference import load_run
 
     session = Session(load_run(run, device), beam, tag)
     interactive = sys.stdin.isatty()
@@ -151,7 +151,7 @@ class Session:
             click.echo(self.outputs()[0].text)
             return
         if self.samples:
-            from dragoman.decoding.sampling import Sampling
+            from dragoman.decoding import Sampling
 
             self.drawn += 1
             self.options["method"] = Sampling(seed=self.drawn)
@@ -167,7 +167,7 @@ class Session:
 
     def why(self) -> None:
         """Print for each word of the last output its source words and its probability."""
-        from dragoman.inference.align.alignment import align_pairs
+        from dragoman.inference.align import align_pairs
 
         if self.last is None:
             click.echo("nothing to explain yet: type a text first")

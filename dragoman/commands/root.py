@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from dragoman.base import plugins
-from dragoman.base.errors import hint
-from dragoman.base.version import DOCUMENTATION, __version__
+from dragoman.base import DOCUMENTATION, __version__, hint, plugins
 
 # Groups of the help in order of work: command, module, and the first sentence of its help, which fits 80 columns. They
 # are told here, so that the help and the completion of a shell need not import the commands.

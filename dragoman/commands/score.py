@@ -9,7 +9,7 @@ import click
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_scores
-from dragoman.scoring.options import ScoreAlignmentOptions, ScoreOptions
+from dragoman.scoring import ScoreAlignmentOptions, ScoreOptions
 
 
 @click.command()
@@ -28,7 +28,7 @@ def score(hypotheses: str, references: tuple[str, ...], options: ScoreOptions, a
     dragoman score out.txt ref.txt --metric bleu --ngrams
     dragoman score out.txt ref.txt --alignment --characters --substitution 2
     """
-    from dragoman.inspect.measure.scored_files import score_files
+    from dragoman.inspect.measure import score_files
 
     scores, lines = score_files(hypotheses, references, options)
     as_utf8()
@@ -56,7 +56,7 @@ def score_alignment(gold: str, hypothesis: str, options: ScoreAlignmentOptions, 
     dragoman score-alignment gold.txt links.txt
     dragoman score-alignment gold.txt back.txt --swap --gold-from 1
     """
-    from dragoman.inspect.measure.scored_files import score_alignment as score_links
+    from dragoman.inspect.measure import score_alignment as score_links
 
     found = score_links(gold, hypothesis, options)
     scores = found.as_dict()

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from dragoman.data.examples import Pairs
-from dragoman.training.display import Display
+from dragoman.data import Pairs
+from dragoman.training import Display
 
 if TYPE_CHECKING:
-    from dragoman.auto.options import SearchOptions
-    from dragoman.auto.search.state import SearchState
+    from dragoman.auto import SearchOptions
+    from dragoman.auto.search import SearchState
 
 
 class Request(NamedTuple):
@@ -50,7 +50,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
 def is_search(asked: SearchOptions, folder: str | None) -> bool:
     """Whether train is to search: it was asked to, or the folder holds a search that is not finished."""
-    from dragoman.auto.search.state import has_search, load_search
+    from dragoman.auto.search import has_search, load_search
 
     if asked.asked:
         return True
@@ -59,9 +59,8 @@ def is_search(asked: SearchOptions, folder: str | None) -> bool:
 
 def train_by_search(request: Request, asked: SearchOptions, display: Display) -> None:
     """Start a search, or go on with the one in the folder."""
-    from dragoman.auto.baseline import copying_line
-    from dragoman.auto.search.state import describe
-    from dragoman.auto.search.verb import search
+    from dragoman.auto import copying_line
+    from dragoman.auto.search import describe, search
 
     folder = Path(request.folder)
     with leaderboard(display) as show:
@@ -75,7 +74,7 @@ def train_by_search(request: Request, asked: SearchOptions, display: Display) ->
 @contextmanager
 def leaderboard(display: Display) -> Iterator[Callable[[SearchState], None]]:
     """A live table on a terminal; elsewhere a line for each change at the top."""
-    from dragoman.auto.search.state import leaderboard_head, leaderboard_rows
+    from dragoman.auto.search import leaderboard_head, leaderboard_rows
 
     if display.quiet:
         yield lambda state: None

@@ -7,9 +7,8 @@ import click
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import print_message
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.serving.config import ServeConfig
-from dragoman.serving.start import ServeOptions
-from dragoman.serving.start import serve as run_server
+from dragoman.serving import ServeConfig, ServeOptions
+from dragoman.serving import serve as run_server
 
 SCHEMA = Schema(ServeConfig, without=("models",))
 

@@ -13,15 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from dragoman.base.config.dump import Setting, describe
-from dragoman.base.config.fields import Accepted, accepted, fields_of, kind_of, type_hints
-from dragoman.base.config.loader import build
-from dragoman.base.config.overrides import merge, nested, parse_value
-from dragoman.base.config.table import Table
-from dragoman.base.errors import ConfigError, hint
+from dragoman.base import ConfigError, hint
+from dragoman.base.config import (
+    Accepted,
+    Setting,
+    Table,
+    accepted,
+    build,
+    describe,
+    fields_of,
+    kind_of,
+    merge,
+    nested,
+    parse_value,
+    type_hints,
+)
 
 if TYPE_CHECKING:
-    from dragoman.decoding.options import DecodingOptions
+    from dragoman.decoding import DecodingOptions
 
 
 class Flag(NamedTuple):
@@ -70,13 +79,13 @@ class Schema:
     @property
     def methods(self) -> dict[str, Any]:
         """The decoding methods of the command by kind. They import torch, and plug-ins may add some at any time."""
-        from dragoman.decoding.methods import METHODS
+        from dragoman.decoding import METHODS
 
         return {kind: entry for kind, entry in METHODS.items() if self.kinds is None or kind in self.kinds}
 
     def method_annotation(self, kinds: Sequence[str]) -> Any:
         """The type of the setting `method`: a table, of which only the chosen one is imported."""
-        from dragoman.decoding.methods import METHODS
+        from dragoman.decoding import METHODS
 
         late = {kind: partial(METHODS.__getitem__, kind) for kind in kinds}
         return Annotated[Any, Table("method", METHODS.names, late=late)] | None
@@ -160,7 +169,7 @@ class Settings:
         return value
 
     def decoding(self, *, scores: bool = True) -> DecodingOptions:
-        from dragoman.decoding.options import decoding_options
+        from dragoman.decoding import decoding_options
 
         return decoding_options(self.values, scores=scores)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.commands.printing import print_message, print_warning
 from dragoman.commands.settings import Settings
-from dragoman.inference.shard_jobs import ShardState, device_of_worker, do_shards
+from dragoman.inference import ShardState, device_of_worker, do_shards
 
 if TYPE_CHECKING:
-    from dragoman.decoding.options import DecodingOptions
+    from dragoman.decoding import DecodingOptions
     from dragoman.runs import Run
 
 

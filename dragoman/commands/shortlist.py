@@ -9,7 +9,7 @@ import click
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
-from dragoman.inspect.options import ShortlistOptions
+from dragoman.inspect import ShortlistOptions
 
 
 @click.command()
@@ -29,7 +29,7 @@ def shortlist(run: str, options: ShortlistOptions, as_json: bool) -> None:
     dragoman predict runs/my input.txt method=shortlist
     dragoman shortlist runs/my --likely 50 --frequent 1000 --output wide.safetensors
     """
-    from dragoman.inspect.measure.shortlists import shortlist as learn
+    from dragoman.inspect.measure import shortlist as learn
 
     require_search("shortlist", run)
     learned = learn(run, options)

@@ -6,13 +6,12 @@ import json
 
 import click
 
-from dragoman.base.errors import DataError
-from dragoman.base.files import atomic_write, check_writable
+from dragoman.base import DataError, atomic_write, check_writable
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message
-from dragoman.inspect.options import SuiteOptions
+from dragoman.inspect import SuiteOptions
 
 
 @click.command()

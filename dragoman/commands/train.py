@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.auto.options import CheckOptions, DistilOptions, SearchOptions
-from dragoman.base.config import settings
-from dragoman.base.errors import DataError, WarningLine
-from dragoman.base.files import cache_home, run_name
+from dragoman.auto import CheckOptions, DistilOptions, SearchOptions
+from dragoman.base import DataError, WarningLine, cache_home, run_name
+from dragoman.base import config as settings
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option, quiet_option
 from dragoman.commands.search import Duration, Request, is_search, train_by_search
-from dragoman.data.examples import Pairs
-from dragoman.data.remote import is_remote, local_copy
-from dragoman.training.display import Display, duration
+from dragoman.data import Pairs, is_remote, local_copy
+from dragoman.training import Display, duration
 
 PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
 
 if TYPE_CHECKING:
-    from dragoman.base.long_work import Progress
-    from dragoman.runs.tasks.config import Config
+    from dragoman.base import Progress
+    from dragoman.runs.tasks import Config
 
 
 def read_request(what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...]) -> Request:
@@ -59,7 +57,7 @@ def resolve(request: Request, progress: Progress, despite_faults: bool = False) 
 
     With `despite_faults` faulty lines of data files are no error yet.
     """
-    from dragoman.auto.machine import configure_for_machine
+    from dragoman.auto import configure_for_machine
     from dragoman.runs.tasks import config as configuration
 
     what, files, overrides, _ = request
@@ -90,7 +88,7 @@ def configure_despite_faults(
     files: str | Pairs, overrides: tuple[str, ...], progress: Progress
 ) -> tuple[Config, list[str]]:
     """As `configure_for_machine`, but skip faulty lines: the check reports them later."""
-    from dragoman.auto.machine import configure_for_machine
+    from dragoman.auto import configure_for_machine
 
     data = settings.override({}, overrides).get("data")
     if isinstance(data, dict) and "faults" in data:
@@ -154,9 +152,9 @@ def train(
     of --run, which torchrun would take for its own --run-path.
     """
     started = time.time()  # the imports below take seconds, which count for --time
-    from dragoman.auto.baseline import copying_line
+    from dragoman.auto import copying_line
     from dragoman.runs import train as train_run
-    from dragoman.training.runtime import ProcessGroup
+    from dragoman.training import ProcessGroup
 
     if run_folder:
         request = request._replace(folder=run_folder)
@@ -181,7 +179,7 @@ def train(
 def longer_line(folder: str, config: Config, progress: Any) -> str:
     """How much more training would likely bring, if the score still rose at the end; else empty."""
     from dragoman.runs import Run
-    from dragoman.scoring.registry import higher_is_better, metrics_by_name
+    from dragoman.scoring import higher_is_better, metrics_by_name
 
     metric, steps = config.train.metric, config.train.steps
     sign = 1 if higher_is_better(metric) else -1
@@ -200,8 +198,8 @@ def longer_line(folder: str, config: Config, progress: Any) -> str:
 
 def limits_line(folder: str | Path) -> str:
     """What the model of a run cannot do: exports, and what a model without gradients lacks; empty if all is there."""
-    from dragoman.classical.transducers import TRANSDUCERS
-    from dragoman.exchange.registry import EXPORTERS
+    from dragoman.classical import TRANSDUCERS
+    from dragoman.exchange import EXPORTERS
     from dragoman.runs import Run
 
     run = Run(folder)
@@ -222,10 +220,10 @@ def limits_line(folder: str | Path) -> str:
 
 def report_trained(folder: str, progress: Any, display: Display) -> None:
     """Print the best score, the run folder and the next command."""
-    from dragoman.base.plugins import names_in_environment
+    from dragoman.base import names_in_environment
     from dragoman.runs import Run
-    from dragoman.runs.tasks.table import task_of
-    from dragoman.scoring.registry import higher_is_better, metrics_by_name
+    from dragoman.runs.tasks import task_of
+    from dragoman.scoring import higher_is_better, metrics_by_name
 
     config = Run(folder).config  # with the steps that train.epochs means
     use, what = ("complete", "PROMPT") if task_of(config).is_language_model else ("predict", "FILE")
@@ -276,7 +274,7 @@ def check(request: Request | None, options: CheckOptions, installation: bool) ->
         for line in installation_lines():
             click.echo(line)
         return
-    from dragoman.auto.checking import check as prove
+    from dragoman.auto import check as prove
 
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
 
@@ -323,8 +321,8 @@ def distil(
     dragoman distil runs/big --run runs/fast model.decoder.layers=1
     dragoman distil runs/five --run runs/more --token-level --unlabelled words.txt
     """
-    from dragoman.auto.distillation import distil as distil_run
-    from dragoman.data.readers.lines import check_file
+    from dragoman.auto import distil as distil_run
+    from dragoman.data.readers import check_file
 
     require_search("distil", run)
     folder = Path(student or f"{run.rstrip('/')}-student")

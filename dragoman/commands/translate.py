@@ -9,9 +9,9 @@ import click
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import print_message, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.decoding.options import DecodingSettings
-from dragoman.documents.files import TranslatedFile, TranslateOptions
-from dragoman.documents.files import translate as translate_files
+from dragoman.decoding import DecodingSettings
+from dragoman.documents import TranslatedFile, TranslateOptions
+from dragoman.documents import translate as translate_files
 
 SCHEMA = Schema(
     DecodingSettings,

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
 from dragoman.data.batch import Batch
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.rows import round_up_lengths

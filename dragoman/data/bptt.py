@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.data.batch import STAYS, TensorRecord, Tokens
 from dragoman.data.collate import Collator
 from dragoman.data.store import Column

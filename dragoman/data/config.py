@@ -8,8 +8,8 @@ from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError, DataError, nearest
+from dragoman.base import ConfigError, DataError, nearest
+from dragoman.base.config import Range, setting
 from dragoman.data.examples import Pairs
 from dragoman.data.media.feature_extractor import MediaConfig
 from dragoman.data.readers.base import ReadOptions

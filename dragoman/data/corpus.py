@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.files import digest, remove_folder, write_text
-from dragoman.base.long_work import Progress
+from dragoman.base import ConfigError, DataError, Progress, digest, remove_folder, write_text
+from dragoman.base import config as settings
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.bpe_dropout import SampledStore, dropout_of

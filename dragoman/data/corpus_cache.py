@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from dragoman.base.errors import DataError, DragomanError
-from dragoman.base.files import cache_home, make_temporary, remove_folder, sync
-from dragoman.base.portable import lock
+from dragoman.base import DataError, DragomanError, cache_home, lock, make_temporary, remove_folder, sync
 from dragoman.data.config import DataConfig
 from dragoman.data.workers import WORK, WorkerLostError
 

@@ -16,10 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import DataError
-from dragoman.base.files import path_in_errors, sync
-from dragoman.base.portable import BINARY, NOFOLLOW, lock
+from dragoman.base import BINARY, NOFOLLOW, DataError, lock, path_in_errors, sync
+from dragoman.base.config import setting
 
 State = Literal["pending", "accepted", "rejected"]
 STATES: tuple[State, ...] = get_args(State)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.data.tokenizers.context import join_context
 from dragoman.data.tokenizers.language_tags import TAG_NAME, add_tag
 

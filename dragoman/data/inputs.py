@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
+from dragoman.base.config import setting
 from dragoman.data.examples import Fault, Pairs, file_of
 from dragoman.data.media import files as media_files
 from dragoman.data.readers.base import READERS, ReadOptions, column_names, suffix_of

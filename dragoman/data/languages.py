@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from dragoman.base.errors import MissingExtraError
+from dragoman.base import MissingExtraError
 
 UNKNOWN = "und"  # ISO 639-2: undetermined
 NAMES: dict[str, str] = dict(

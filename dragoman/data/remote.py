@@ -16,10 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.files import cache_home, digest, sync, write_text
-from dragoman.base.long_work import is_silent, progress
-from dragoman.base.portable import lock
+from dragoman.base import ConfigError, DataError, cache_home, digest, is_silent, lock, progress, sync, write_text
 
 PLACES = ("train", "valid", "general")  # settings of data that may name remote files
 REMOTE = "remote"  # subfolder of the cache

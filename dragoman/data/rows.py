@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.long_work import check_interrupted
+from dragoman.base import check_interrupted
 
 
 class FlatRows(NamedTuple):

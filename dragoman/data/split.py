@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dragoman.base.errors import DataError, hint
-from dragoman.base.long_work import Progress
+from dragoman.base import DataError, Progress, hint
 from dragoman.data.config import DataConfig, Files, file_list, paths_of, tag_of
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import ExampleFormat

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.data.examples import Fault
 from dragoman.data.media.files import MediaError, read_many, reads_folders
 from dragoman.data.rows import FlatRows, TokensWithCopies

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.pairs import PAIR_FORMAT

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.data.cleaning.cleaner import text_hash
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.scoring.edit import edit_distance
+from dragoman.scoring import edit_distance
 
 POSTINGS = 100_000  # read for a query at most, rare words first
 CANDIDATES = 48  # compared word by word

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.data.readers.lines import check_file, open_bytes
 
 BLOCK = 1 << 20

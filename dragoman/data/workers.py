@@ -23,10 +23,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DataError, DragomanError
-from dragoman.base.files import sync, write_text
-from dragoman.base.portable import usable_cores
+from dragoman.base import ConfigError, DataError, DragomanError, sync, usable_cores, write_text
+from dragoman.base import config as settings
 from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Example
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair

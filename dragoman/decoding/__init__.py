@@ -1,1 +1,5 @@
 """From decoder states to hypotheses."""
+
+from dragoman.base.face import face
+
+__getattr__, __dir__ = face(__name__, __file__)

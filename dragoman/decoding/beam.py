@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import ConfigError
-from dragoman.base.long_work import check_interrupted
-from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.base import ConfigError, check_interrupted
+from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding.beam_state import (
     BeamState,
     Candidates,
@@ -30,8 +29,8 @@ from dragoman.decoding.diverse_beam import BeamGroups, group_width
 from dragoman.decoding.hypothesis import Hypothesis, Step, suppress_tokens
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.decoding.trace import Trace
-from dragoman.models.kernels.top_k import topk
-from dragoman.models.layers.attention import observe_attention
+from dragoman.models.kernels import topk
+from dragoman.models.layers import observe_attention
 
 
 @dataclass(frozen=True)

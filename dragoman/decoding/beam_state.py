@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.decoding.config import StopRule
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer, best_possible
-from dragoman.models.kernels.top_k import topk
+from dragoman.models.kernels import topk
 
 
 class BeamState(NamedTuple):

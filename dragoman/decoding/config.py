@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 
 StopRule = Literal["ahead", "complete", "certain"]
 Average = Literal["probability", "log"]  # what an ensemble averages: probabilities, or their logarithms

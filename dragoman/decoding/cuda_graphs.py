@@ -22,11 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import brief
-from dragoman.base.long_work import check_interrupted
-from dragoman.data.batch import Batch, Tokens
-from dragoman.data.rows import round_up_lengths
-from dragoman.data.tokenizers.base import EOS
+from dragoman.base import brief, check_interrupted
+from dragoman.data import Batch, Tokens, round_up_lengths
+from dragoman.data.tokenizers import EOS
 from dragoman.decoding.beam import BeamOptions
 from dragoman.decoding.beam_state import (
     BeamState,
@@ -41,11 +39,10 @@ from dragoman.decoding.beam_state import (
 from dragoman.decoding.config import StopRule
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.models.contracts import State, map_tensors
-from dragoman.models.kernels import fused_layers
+from dragoman.models import State, map_tensors
+from dragoman.models.kernels import GraphInputs, fused_layers
 from dragoman.models.kernels import top_k as topk
-from dragoman.models.kernels.graph_inputs import GraphInputs
-from dragoman.models.layers.kv_cache import SharedCache, SharedEntries
+from dragoman.models.layers import SharedCache, SharedEntries
 
 MIN_USES = 2  # a shape is captured at the first use after these
 MEMORY_SHARE = 0.25  # of the GPU memory that other processes leave, for all buffers together

@@ -14,8 +14,8 @@ from itertools import chain, zip_longest
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.tokenizers.base import EOS
+from dragoman.base import ConfigError
+from dragoman.data.tokenizers import EOS
 from dragoman.decoding.beam_state import Choice, open_candidates
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import ConfigError, hint
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD, SOS
+from dragoman.base import ConfigError, hint
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD, SOS
 from dragoman.decoding.config import DEFAULT_AVERAGE, Average
-from dragoman.models.contracts import Model, State, TokenScores
-from dragoman.models.traits import Decodes, Likelihood, decodes
+from dragoman.models import Decodes, Likelihood, Model, State, TokenScores, decodes
 
 
 def mean_probability(each: Tensor) -> Tensor:

@@ -11,10 +11,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError
-from dragoman.base.long_work import check_interrupted
-from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.base import ConfigError, check_interrupted
+from dragoman.base.config import Range, setting
+from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis, Step
 from dragoman.decoding.method import Method, Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer

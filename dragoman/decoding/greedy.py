@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dragoman.base.long_work import check_interrupted
-from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.base import check_interrupted
+from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding.hypothesis import Hypothesis, Step, suppress_tokens
 from dragoman.decoding.scorer import Scorer
-from dragoman.models.kernels.top_k import argmax
+from dragoman.models.kernels import argmax
 
 # log-probabilities (B, V), sources (B,) they belong to, number of this token from 1 → tokens (B,)
 TokenChooser = Callable[[Tensor, Tensor, int], Tensor]

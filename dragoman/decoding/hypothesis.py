@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
+from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,23 +11,19 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError, DataError, RunError
-from dragoman.classical.arpa import is_arpa, read_arpa
-from dragoman.classical.ngram import NGramConfig, NGramModel
-from dragoman.classical.rows import Ragged
-from dragoman.data.batch import pad_tokens, token_batch
-from dragoman.data.readers.lines import read_lines
-from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.base import ConfigError, DataError, RunError
+from dragoman.base.config import Range, setting
+from dragoman.classical import NGramConfig, NGramModel, Ragged, is_arpa, read_arpa
+from dragoman.data import pad_tokens, token_batch
+from dragoman.data.readers import read_lines
+from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.method import Method, OpenMethod, PathLike, Request, distinct
 from dragoman.decoding.non_autoregressive import BLANK, LMFusion, decode_ctc
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.models.contracts import CTCEmissions, State, join_tensors
-from dragoman.models.language_model import LanguageModel
-from dragoman.models.layers.ctc import ctc_log_probability
-from dragoman.models.transcriber import Transcriber
+from dragoman.models import CTCEmissions, LanguageModel, State, Transcriber, join_tensors
+from dragoman.models.layers import ctc_log_probability
 
 Mode = Literal["ctc", "attention", "joint"]
 

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import ConfigError, DragomanError
-from dragoman.classical.model import LabelOutput
-from dragoman.data.formats.texts import MASK_ID
-from dragoman.data.tokenizers.base import PAD, SPECIALS
-from dragoman.data.tokenizers.numbers import parse_steps
+from dragoman.base import ConfigError, DragomanError
+from dragoman.classical import LabelOutput
+from dragoman.data.formats import MASK_ID
+from dragoman.data.tokenizers import PAD, SPECIALS, parse_steps
 from dragoman.decoding.hypothesis import split_at_eos
-from dragoman.scoring.label_metrics import classification_report
-from dragoman.scoring.metric import OutputKind
+from dragoman.scoring import OutputKind, classification_report
 
 if TYPE_CHECKING:
-    from dragoman.data.batch import Batch
-    from dragoman.models.contracts import ClassifierModel
+    from dragoman.data import Batch
+    from dragoman.models import ClassifierModel
 
 NUM_SHOWN = 5  # candidates per [MASK]
 

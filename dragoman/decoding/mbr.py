@@ -13,14 +13,13 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import hint
-from dragoman.base.long_work import check_interrupted, track
+from dragoman.base import check_interrupted, hint, track
+from dragoman.base.config import Range, setting
 from dragoman.decoding.config import MAX_SAMPLES
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method, Request
 from dragoman.decoding.sampling import TokenSampling, draw_samples
-from dragoman.scoring.registry import segment_cost_metrics
+from dragoman.scoring import segment_cost_metrics
 
 MAX_PAIRS = 1 << 18  # outputs compared at once
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
+from dragoman.base import config as settings
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.models.traits import decodes
+from dragoman.models import decodes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dragoman.data.batch import Batch
-    from dragoman.models.contracts import NonAutoregressiveModel
+    from dragoman.data import Batch
+    from dragoman.models import NonAutoregressiveModel
 
     PathLike = str | Path
     RunLike = Any

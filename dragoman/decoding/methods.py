@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dragoman.base.config.table import Table, imported
+from dragoman.base.config import Table, imported
 from dragoman.decoding.method import MethodEntry
 
 

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.base.long_work import check_interrupted
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.base import check_interrupted
+from dragoman.data.tokenizers import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.models.contracts import CTCEmissions, LengthBeam
-from dragoman.models.layers.ctc import collapse, ctc_log_probability
+from dragoman.models import CTCEmissions, LengthBeam
+from dragoman.models.layers import collapse, ctc_log_probability
 
 BLANK = PAD
 FORBIDDEN = tuple({*SUPPRESSED_TOKENS, EOS} - {BLANK})  # symbols that no path may contain

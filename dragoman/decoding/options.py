@@ -13,10 +13,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dragoman.base.config import settings
-from dragoman.base.config.fields import accepted, fields_of, type_hints
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError, hint
+from dragoman.base import ConfigError, hint
+from dragoman.base import config as settings
+from dragoman.base.config import Range, accepted, fields_of, setting, type_hints
 from dragoman.decoding.config import DEFAULT_AVERAGE, MAX_BEAM, Average, SearchConfig
 from dragoman.decoding.methods import METHODS
 from dragoman.decoding.settings import (
@@ -34,7 +33,7 @@ from dragoman.decoding.settings import (
 )
 
 if TYPE_CHECKING:
-    from dragoman.data.translation_memory import TranslationMemory
+    from dragoman.data import TranslationMemory
     from dragoman.decoding.constraints.source import Terminology
     from dragoman.decoding.method import Method
 else:

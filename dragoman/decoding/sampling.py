@@ -14,13 +14,13 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.long_work import track
+from dragoman.base import track
+from dragoman.base.config import Range, setting
 from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method, OpenMethod, Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.models.kernels.support import wide
+from dragoman.models.kernels import wide
 
 MAX_ROWS = 1024  # outputs sampled side by side, which bounds the memory
 OnToken = Callable[[int, float], None]  # gets a token and its log-probability; an exception ends the search

@@ -10,10 +10,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DataError, DragomanError
-from dragoman.base.long_work import check_interrupted
-from dragoman.classical.model import Transducer
-from dragoman.data.batch import Batch
+from dragoman.base import DataError, DragomanError, check_interrupted
+from dragoman.classical import Transducer
+from dragoman.data import Batch
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
@@ -25,9 +24,8 @@ from dragoman.decoding.non_autoregressive import decode_ctc, decode_lengths
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.trace import Trace
 from dragoman.decoding.transduction import BEAM_ONLY, refuse_beam_options, transduce
-from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
-from dragoman.models.kernels.support import wide
-from dragoman.models.traits import decodes
+from dragoman.models import CTCEmissions, LengthBeam, NonAutoregressiveModel, decodes
+from dragoman.models.kernels import wide
 
 # How the output of a non-autoregressive model becomes hypotheses.
 DECODERS: dict[type, Any] = {CTCEmissions: decode_ctc, LengthBeam: decode_lengths}

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from dragoman.base.config.fields import fields_of, type_hints
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
+from dragoman.base.config import fields_of, setting, type_hints
 from dragoman.decoding.config import SearchConfig
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def read_named(entries: Texts) -> dict[str, str] | None:
 
 
 def read_allowed(file: str | None) -> list[str] | None:
-    from dragoman.data.readers.lines import read_lines
+    from dragoman.data.readers import read_lines
 
     texts = None if file is None else list(read_lines(file))
     if texts == []:

@@ -17,18 +17,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.files import atomic_write
-from dragoman.data.batch import Batch
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, Tokenizer
+from dragoman.base import ConfigError, DataError, atomic_write
+from dragoman.base.config import setting
+from dragoman.data import Batch, SourceReader
+from dragoman.data.tokenizers import EOS, Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method, OpenMethod, PathLike, Request
 from dragoman.decoding.searches import autoregressive_search
-from dragoman.models.contracts import State
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.heads.softmax import log_probabilities
+from dragoman.models import EncoderDecoder, State
+from dragoman.models.heads import log_probabilities
 
 NAME = "shortlist.safetensors"  # in a run folder
 MAKER = "dragoman shortlist RUN"

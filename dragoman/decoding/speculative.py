@@ -14,15 +14,14 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError
-from dragoman.base.long_work import check_interrupted
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.base import ConfigError, check_interrupted
+from dragoman.base.config import Range, setting
+from dragoman.data import Batch
+from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
 from dragoman.decoding.method import AutoregressiveModel, Method, OpenMethod, Request, RunLike
 from dragoman.decoding.scorer import Scorer
-from dragoman.models.traits import decodes
+from dragoman.models import decodes
 
 MIN_ADVANCE = 16  # accepted tokens of all rows after which the states move behind them
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers import EOS
 from dragoman.decoding.scorer import NEG_INF
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dragoman.base.errors import ConfigError
-from dragoman.base.long_work import check_interrupted
-from dragoman.classical.model import ScoredTokens, Transducer
-from dragoman.classical.ngram import NGramModel, line_of
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.base import ConfigError, check_interrupted
+from dragoman.classical import NGramModel, ScoredTokens, Transducer, line_of
+from dragoman.data.tokenizers import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import Scorer

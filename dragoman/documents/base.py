@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.markup import Block, unchanged
 
 MAX_BYTES = 1 << 28  # of a document, which is read whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from urllib.parse import unquote
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.base import PartsDocument, Reading
 from dragoman.documents.content import inline_tokens
 from dragoman.documents.html import XHTMLDocument

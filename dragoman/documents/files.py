@@ -10,15 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.files import atomic_write, cache_home, check_output, check_writable, digest, write_text
-from dragoman.base.long_work import progress
-from dragoman.data.languages import languages_of_name
-from dragoman.data.readers.lines import check_file
+from dragoman.base import (
+    ConfigError,
+    DataError,
+    atomic_write,
+    cache_home,
+    check_output,
+    check_writable,
+    digest,
+    progress,
+    write_text,
+)
+from dragoman.base.config import setting
+from dragoman.data import languages_of_name
+from dragoman.data.readers import check_file
 
 if TYPE_CHECKING:
-    from dragoman.decoding.options import DecodingOptions
+    from dragoman.decoding import DecodingOptions
     from dragoman.documents.translation import Translation
 
 
@@ -60,12 +68,12 @@ def translate(
     decoding: DecodingOptions | None = None,
 ) -> Iterator[TranslatedFile]:
     """Translate documents and write them, each when the caller asks for it; names and options are checked before."""
-    from dragoman.decoding.options import DecodingOptions
+    from dragoman.decoding import DecodingOptions
     from dragoman.documents.base import Reading
     from dragoman.documents.numbers import localiser
     from dragoman.documents.registry import FORMATS, open_document
     from dragoman.documents.translation import DocumentTranslator
-    from dragoman.inference.load import load_predictor
+    from dragoman.inference import load_predictor
 
     options, decoding = options or TranslateOptions(), decoding or DecodingOptions()
     if not files:

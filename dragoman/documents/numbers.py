@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dragoman.data.languages import short_code
-from dragoman.decoding.constraints.source import UNITS
+from dragoman.data import short_code
+from dragoman.decoding.constraints import UNITS
 
 Localise = Callable[[str, str], str]  # source and output → output
 

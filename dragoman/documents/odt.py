@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.base import Reading
 from dragoman.documents.package import Package, PackageDocument
 from dragoman.documents.paragraphs import PackagePart, Paragraph, Piece, escape_legal

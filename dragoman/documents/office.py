@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.base import Reading
 from dragoman.documents.html_tokens import tag_names
 from dragoman.documents.markup import escape_text

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.base import MAX_BYTES, Document, Unit, UnitTranslation
 
 MAX_MEMBERS = 10_000

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.base import Document, Unit, UnitTranslation, declared_encoding, decode
 from dragoman.documents.markup import Block, Token, block_of, escape_text
 from dragoman.documents.references import without_forbidden

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.base import Edit, Reading, TextDocument, Unit, UnitTranslation, declared_encoding
 from dragoman.documents.markup import Block, unchanged
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from dragoman.base.config.table import Table
-from dragoman.base.errors import DataError, hint
+from dragoman.base import DataError, hint
+from dragoman.base.config import Table
 from dragoman.documents.base import Document, PlainDocument, Reading
 from dragoman.documents.epub import BookDocument
 from dragoman.documents.html import HTMLDocument, XHTMLDocument

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.base.errors import DataError
-from dragoman.data.languages import same_language
+from dragoman.base import DataError
+from dragoman.data import same_language
 from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, local, quoted

@@ -14,22 +14,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dragoman.base.errors import DragomanError
-from dragoman.data.sentences import Sentence, fitting_sentences
-from dragoman.data.tokenizers.context import split_context
-from dragoman.decoding.options import DecodingOptions
+from dragoman.base import DragomanError
+from dragoman.data import Sentence, fitting_sentences
+from dragoman.data.tokenizers import split_context
+from dragoman.decoding import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
 from dragoman.documents.numbers import Localise
-from dragoman.inference.inputs import StreamOptions
-from dragoman.inference.long_inputs import has_letter
-from dragoman.inference.prediction import Prediction
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import UnseenInputs
+from dragoman.inference import Prediction, Predictor, StreamOptions, UnseenInputs, has_letter
 
 if TYPE_CHECKING:
-    from dragoman.inference.align.alignment import AttentionView
-    from dragoman.inference.align.alignments import WordAlignment
+    from dragoman.inference.align import AttentionView, WordAlignment
 
 T = TypeVar("T")
 
@@ -310,13 +305,13 @@ class DocumentTranslator:
 
     @cached_property
     def _view(self) -> AttentionView:
-        from dragoman.inference.align.alignment import select_view
+        from dragoman.inference.align import select_view
 
         return select_view(self.predictor)
 
     async def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[WordAlignment | None]:
         """Alignments; all unknown where the model has no attention to read them from."""
-        from dragoman.inference.align.alignment import align_pairs
+        from dragoman.inference.align import align_pairs
 
         distinct = list(dict.fromkeys(pairs))
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.markup import escape_text

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from dragoman.base.errors import DataError
-from dragoman.data.readers.tmx import SafeParser
+from dragoman.base import DataError
+from dragoman.data.readers import SafeParser
 from dragoman.documents.base import Reading, TextDocument, declared_encoding, decode
 
 MAX_TAG = 1 << 20  # characters

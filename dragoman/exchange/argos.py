@@ -11,12 +11,10 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from dragoman.base.errors import ConfigError
-from dragoman.base.version import __version__
-from dragoman.data.tokenizers.subwords import SubwordTokenizer
+from dragoman.base import ConfigError, __version__
+from dragoman.data.tokenizers import SubwordTokenizer
 from dragoman.exchange.minisbd import write_splitter
-from dragoman.inference.engine import ctranslate2, ctranslate2_export
-from dragoman.inference.engine.exporter import Exporter, encoder_decoder
+from dragoman.inference.engine import Exporter, ctranslate2, ctranslate2_export, encoder_decoder
 from dragoman.runs import Run
 
 

@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.errors import DataError
-from dragoman.base.version import __version__
-from dragoman.data.config import paths_of
-from dragoman.inference.engine.exporter import Exporter
-from dragoman.runs import Run
-from dragoman.runs.folder import hardware_of, import_record
-from dragoman.scoring.registry import metrics_by_name
+from dragoman.base import DataError, __version__
+from dragoman.data import paths_of
+from dragoman.inference.engine import Exporter
+from dragoman.runs import Run, hardware_of, import_record
+from dragoman.scoring import metrics_by_name
 
 CARD = "MODEL_CARD.md"  # in every export that is a folder
 CARD_OPTIONS = ("scores", "licence")  # of every export, since each has a card

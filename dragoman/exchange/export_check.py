@@ -9,21 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dragoman.base.errors import DragomanError
-from dragoman.data.examples import Example
-from dragoman.data.split import TrainValidSplit
+from dragoman.base import DragomanError
+from dragoman.data import Example, TrainValidSplit
 from dragoman.exchange.card import CardExporter
 from dragoman.exchange.options import ExportOptions
 from dragoman.exchange.registry import EXPORTERS, export_run
-from dragoman.inference.engine.exporter import Exporter
-from dragoman.inference.labeler import labeler_of
-from dragoman.inference.load import load_predictor
-from dragoman.inference.unseen import told_elsewhere
-from dragoman.runs import Run
-from dragoman.runs.folder import licence_of
-from dragoman.scoring.metric import Metric, TextMetric
-from dragoman.scoring.registry import metrics_for
-from dragoman.scoring.significance import bootstrap
+from dragoman.inference import labeler_of, load_predictor, told_elsewhere
+from dragoman.inference.engine import Exporter
+from dragoman.runs import Run, licence_of
+from dragoman.scoring import Metric, TextMetric, bootstrap, metrics_for
 
 DRAWS = 200  # bootstrap samples of a label metric
 LINES = 200  # at most: an export should not take much longer for its check

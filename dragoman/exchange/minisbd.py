@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import MissingExtraError
-from dragoman.data.sentences import ABBREVIATIONS
+from dragoman.base import MissingExtraError
+from dragoman.data import ABBREVIATIONS
 
 PAD, UNK = "<PAD>", "<UNK>"
 CLASSES = {

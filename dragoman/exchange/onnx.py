@@ -20,31 +20,32 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from dragoman.base.errors import MissingExtraError
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.base import MissingExtraError
+from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.decoding import SUPPRESSED_TOKENS
 from dragoman.exchange import onnx_greedy
-from dragoman.inference.engine.exporter import Exporter, encoder_decoder, not_encoder_decoder
-from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.contracts import State
-from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
-from dragoman.models.decoders.edit_transducer import EditTransducerConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.layers.attention import alignment_layer, observe_attention
-from dragoman.models.layers.config import (
+from dragoman.inference.engine import Exporter, encoder_decoder, not_encoder_decoder
+from dragoman.models import EncoderDecoder, EncoderDecoderConfig, State, TransformerConfig
+from dragoman.models.decoders import (
+    CopyTransducerConfig,
+    EditTransducerConfig,
+    FixedContextDecoderConfig,
+    HardAttentionDecoderConfig,
+    LuongDecoderConfig,
+    RecurrentDecoderConfig,
+)
+from dragoman.models.encoders import RecurrentEncoderConfig
+from dragoman.models.layers import (
     FullConfig,
     LearnedConfig,
     NoPositionsConfig,
     RelativeBiasConfig,
     RotaryConfig,
+    Sinusoidal,
     SinusoidalConfig,
+    alignment_layer,
+    observe_attention,
 )
-from dragoman.models.layers.positions import Sinusoidal
 from dragoman.runs import Run
 
 ENCODERS = (TransformerConfig, RecurrentEncoderConfig)

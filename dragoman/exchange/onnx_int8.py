@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import DragomanError, MissingExtraError
-from dragoman.data.corpus import Corpus
-from dragoman.data.store import source_rows
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.base import DragomanError, MissingExtraError
+from dragoman.data import Corpus, source_rows
+from dragoman.data.tokenizers import Tokenizer
 from dragoman.exchange.onnx_greedy import GreedyDecoder
 from dragoman.exchange.onnx_labels import LABEL_GRAPH, GraphOutputs
-from dragoman.runs import Run
-from dragoman.runs.resume import check_same_data
-from dragoman.scoring.registry import select_metrics
+from dragoman.runs import Run, check_same_data
+from dragoman.scoring import select_metrics
 
 LINEAR = {"MatMul", "Gemm", "Gather", "Transpose"}  # nodes that read weights; tables of positions have others
 SMALLEST = 1024  # numbers; smaller matrices stay as they are

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from dragoman.data.batch import Batch, token_batch
-from dragoman.data.rows import NO_TAG
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data import NO_TAG, Batch, token_batch
+from dragoman.data.tokenizers import EOS
 from dragoman.exchange.onnx import ENCODERS, prepare, quiet, stack_blockers
-from dragoman.models.classifier import Classifier
-from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, split_words
-from dragoman.models.tagger import Tagger
+from dragoman.models import Classifier, Tagger
+from dragoman.models.encoders import CharacterWordsConfig, CharacterWordsEncoder, split_words
 
 LABEL_GRAPH = "labels.onnx"
 

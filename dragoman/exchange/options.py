@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dragoman.base.config.settings import setting
+from dragoman.base.config import setting
 
 
 def formats_text() -> str:

@@ -12,17 +12,15 @@ from pathlib import Path
 
 import torch
 
-from dragoman.base.config.table import Table
-from dragoman.base.errors import ConfigError, RunError, hint
-from dragoman.classical.arpa import write_arpa
-from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.base import ConfigError, RunError, hint
+from dragoman.base.config import Table
+from dragoman.classical import NGramConfig, NGramModel, write_arpa
 from dragoman.exchange.argos import ArgosExporter
 from dragoman.exchange.card import CARD, CARD_OPTIONS, CardExporter, model_card
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.exchange.onnx import OnnxExporter
 from dragoman.exchange.web_page import WebExporter
-from dragoman.inference.engine.ctranslate2_export import CTranslate2Exporter
-from dragoman.inference.engine.exporter import Exporter
+from dragoman.inference.engine import CTranslate2Exporter, Exporter
 from dragoman.runs import Run
 
 

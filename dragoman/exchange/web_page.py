@@ -25,12 +25,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.base.errors import ConfigError
-from dragoman.base.version import __version__
-from dragoman.data.languages import language_name, languages_of_name
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.base import ConfigError, __version__
+from dragoman.data import language_name, languages_of_name
+from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.decoding import SUPPRESSED_TOKENS, SearchConfig
 from dragoman.exchange.card import test_rows, training_rows
 from dragoman.exchange.onnx import (
     LONGEST,
@@ -43,12 +41,11 @@ from dragoman.exchange.onnx_int8 import PrecisionCheck, compare_labels, compare_
 from dragoman.exchange.onnx_labels import LABEL_GRAPH, GraphOutputs, label_blockers, words_of, write_label_graph
 from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
 from dragoman.exchange.web_tokenizers import tokenizer_blockers, tokenizer_spec
-from dragoman.inference.engine.exporter import Exporter, encoder_decoder
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.runs import Run
-from dragoman.runs.folder import licence_of
-from dragoman.runs.tasks.base import encoder_of, length_limit
-from dragoman.web.page import asset, bundle, json_for_html, modules_of, security_policy
+from dragoman.inference.engine import Exporter, encoder_decoder
+from dragoman.models import EncoderDecoder
+from dragoman.runs import Run, licence_of
+from dragoman.runs.tasks import encoder_of, length_limit
+from dragoman.web import asset, bundle, json_for_html, modules_of, security_policy
 
 FORMAT = 1  # of model.json
 ENTRY = "offline-page"

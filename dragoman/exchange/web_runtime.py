@@ -8,8 +8,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from dragoman.base.errors import DragomanError
-from dragoman.base.files import cache_home
+from dragoman.base import DragomanError, cache_home
 
 VERSION = "1.30.0"  # of onnxruntime-web, which pages were tested with
 PACKAGE = f"onnxruntime-web@{VERSION}"

@@ -6,11 +6,14 @@ import base64
 import json
 from typing import Any
 
-from dragoman.base.errors import MissingExtraError
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import VocabularyTokenizer
-from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPETokenizer
-from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
+from dragoman.base import MissingExtraError
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import (
+    ByteLevelBPETokenizer,
+    SentencePieceTokenizer,
+    SubwordTokenizer,
+    VocabularyTokenizer,
+)
 
 KINDS = ("subwords", "words", "characters", "bytes", "sentencepiece", "wordpiece", "byte-level-bpe")
 ALGORITHMS = {1: "unigram", 2: "bpe"}  # model_type of a SentencePiece file

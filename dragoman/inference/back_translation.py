@@ -10,16 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from dragoman.base.config.settings import Range, build, setting
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.files import atomic_write, check_output
-from dragoman.base.long_work import is_watched, progress
-from dragoman.data.examples import FaultError, check_text
-from dragoman.data.readers.lines import count_lines, read_lines
-from dragoman.data.readers.pairs import pair_line
+from dragoman.base import ConfigError, DataError, atomic_write, check_output, is_watched, progress
+from dragoman.base.config import Range, build, setting
+from dragoman.data import FaultError, check_text
+from dragoman.data.readers import count_lines, pair_line, read_lines
 
 if TYPE_CHECKING:
-    from dragoman.decoding.options import DecodingOptions
+    from dragoman.decoding import DecodingOptions
     from dragoman.inference.long_inputs import OnWarning
     from dragoman.inference.prediction import Prediction
     from dragoman.inference.predictor import Predictor
@@ -60,8 +57,7 @@ def back_translate(
 
     Returns the number of pairs, and of the lines without one by the reason.
     """
-    from dragoman.decoding.options import DecodingOptions
-    from dragoman.decoding.sampling import Sampling
+    from dragoman.decoding import DecodingOptions, Sampling
     from dragoman.inference.load import load_predictor
 
     decoding = replace(decoding or DecodingOptions(), scores=False)

@@ -6,17 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dragoman.base.errors import DataError, DragomanError
-from dragoman.classical.dictionary import Memorise, Nearest, NearestConfig
-from dragoman.data.examples import Example
-from dragoman.data.split import TrainValidSplit
-from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
+from dragoman.base import DataError, DragomanError
+from dragoman.classical import Memorise, Nearest, NearestConfig
+from dragoman.data import Example, TrainValidSplit
+from dragoman.data.tokenizers import BytesConfig, ByteTokenizer
 from dragoman.inference.evaluation import metric_names
 from dragoman.runs import Run
-from dragoman.scoring.label_metrics import score_labels
-from dragoman.scoring.metric import Units
-from dragoman.scoring.registry import higher_is_better, metrics_for
-from dragoman.scoring.report import score_table
+from dragoman.scoring import Units, higher_is_better, metrics_for, score_labels, score_table
 
 if TYPE_CHECKING:
     from dragoman.inference.labeler import Labeler

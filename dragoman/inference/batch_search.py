@@ -9,17 +9,12 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batch import Batch
-from dragoman.data.collate import Collator, batches_by_length
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.constraints.automata import ConstraintAutomaton
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.method import Method
-from dragoman.decoding.searches import search
-from dragoman.decoding.trace import Trace
+from dragoman.data import Batch, Collator, batches_by_length
+from dragoman.decoding import Hypothesis, Method, SearchConfig, Trace, search
+from dragoman.decoding.constraints import ConstraintAutomaton
 from dragoman.inference.pipeline import Row
-from dragoman.models.kernels.cpu_workers import map_batches
-from dragoman.models.traits import decodes
+from dragoman.models import decodes
+from dragoman.models.kernels import map_batches
 
 # Multiplications of a decoding step that are worth a thread of its own. In a smaller step most of the time goes into
 # Python, which threads take in turns: two half batches take up to twice as long as a whole one.

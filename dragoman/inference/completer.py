@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DataError, RunError
-from dragoman.data import split
-from dragoman.data.examples import Example
-from dragoman.data.tokenizers.base import EOS, UNK
-from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.hypothesis import Hypothesis, split_at_eos
-from dragoman.decoding.options import check_at_least, replace_from_keywords
-from dragoman.decoding.transduction import continue_greedily
+from dragoman.base import ConfigError, DataError, RunError
+from dragoman.base import config as settings
+from dragoman.data import Example, split
+from dragoman.data.tokenizers import EOS, UNK
+from dragoman.decoding import Hypothesis, check_at_least, continue_greedily, replace_from_keywords, split_at_eos
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.dynamic_evaluation import (
     BATCHES,
     STREAMS,
@@ -37,13 +34,12 @@ from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_o
 from dragoman.inference.target_scores import ScoreWork, TargetScore, target_score, token_scores
 from dragoman.inference.unseen import UnseenText
 from dragoman.runs import Run
-from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
+from dragoman.scoring import TextLikelihood, TextSize, text_size
 
 if TYPE_CHECKING:
     import torch
 
-    from dragoman.decoding.greedy import StopAt, TokenChooser
-    from dragoman.decoding.sampling import Sampling
+    from dragoman.decoding import Sampling, StopAt, TokenChooser
 
 LINES = 10_000  # tokenised together
 Observe = Callable[["TokenChooser"], "TokenChooser"]
@@ -124,9 +120,8 @@ def _complete(
     """Continuations of jobs (index of a prompt, number of the sample) of equal length; each prompt is read once."""
     import torch
 
-    from dragoman.data.batch import token_batch
-    from dragoman.decoding.greedy import argmax_token, greedy_search
-    from dragoman.decoding.sampling import sample_key, token_sampler
+    from dragoman.data import token_batch
+    from dragoman.decoding import argmax_token, greedy_search, sample_key, token_sampler
 
     indices = sorted({index for index, _ in jobs})
     source = torch.tensor([contexts[index] for index in indices], device=device)
@@ -216,7 +211,7 @@ class LineScoreWork(Work[TargetScore]):
             row.source = [], line
 
     def outputs(self, rows: Sequence[Row], done: Done) -> list[TargetScore]:
-        from dragoman.data.batch import batch_of
+        from dragoman.data import batch_of
 
         run, pairs = self.run, [row.source for row in rows]
         found = token_scores(run.model, pairs, batch_of, run.device, self.batch_size, lambda index: done(rows[index]))
@@ -266,7 +261,7 @@ class Completer(LoadedRun):
         stream = stream or StreamOptions(input_name="prompt {}".format)
         options, stream = replace_from_keywords(dict(keywords), options or CompletionOptions(), stream)
         if options.sampling is not None:  # checks the ranges
-            from dragoman.decoding.sampling import Sampling
+            from dragoman.decoding import Sampling
 
             settings.build(Sampling, settings.as_table(options.sampling))
         return stream_outputs(CompletionWork(self, options), prompts, stream)
@@ -383,8 +378,8 @@ class Completer(LoadedRun):
                 nats, right = nats - score, right + correct
                 done(count)
             return TextLikelihood(nats, len(tokens) - 1, size), right / max(1, len(tokens) - 1)
-        from dragoman.data.bptt import OverlappingBpttPlan
-        from dragoman.training.validation.language_model import text_likelihood
+        from dragoman.data import OverlappingBpttPlan
+        from dragoman.training.validation import text_likelihood
 
         if dynamic is not None:
             sizes = gradient_sizes(self.model, self._training_text(dynamic.segment), dynamic.segment, self.device)

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dragoman.base.errors import RunError
+from dragoman.base import RunError
 from dragoman.runs import Run
-from dragoman.scoring.calibration import PlattScale
+from dragoman.scoring import PlattScale
 
 CALIBRATION = "calibration.json"  # in a run folder
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.tokenizers.base import PAD
-from dragoman.decoding.options import check_at_least
-from dragoman.scoring.perplexity import TextLikelihood, TextSize
+from dragoman.base import ConfigError
+from dragoman.data.tokenizers import PAD
+from dragoman.decoding import check_at_least
+from dragoman.scoring import TextLikelihood, TextSize
 
 if TYPE_CHECKING:  # the options are read where no torch is needed
     import numpy as np
@@ -59,7 +59,7 @@ def gradient_sizes(model: Any, text: NDArray[np.int32], segment: int, device: to
     """The root mean square of the gradient of every weight over segments of training text."""
     import torch
 
-    from dragoman.data.bptt import BpttPlan
+    from dragoman.data import BpttPlan
 
     plan = BpttPlan(text, max(1, min(STREAMS, (len(text) - 1) // segment)), segment, shuffled=False)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -87,7 +87,7 @@ def dynamic_likelihood(
     """The likelihood of the text and the accuracy, in one stream from its first token to its last."""
     import torch
 
-    from dragoman.data.bptt import BpttPlan
+    from dragoman.data import BpttPlan
 
     plan = BpttPlan(text, 1, options.segment, shuffled=False)
     weights = [weight for weight in model.parameters() if weight.requires_grad]

@@ -10,21 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dragoman.base.errors import DataError
-from dragoman.data.config import DataConfig, file_list
-from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.formats.pairs import with_context
-from dragoman.data.readers.memory import examples_of, files_of, rows_of
-from dragoman.data.split import LineCounts, summarize_faults
-from dragoman.data.split import read_examples as read_all
-from dragoman.decoding.options import check_at_least
+from dragoman.base import DataError
+from dragoman.data import DataConfig, Example, Fault, LineCounts, Pairs, file_list, summarize_faults
+from dragoman.data import read_examples as read_all
+from dragoman.data.formats import with_context
+from dragoman.data.readers import examples_of, files_of, rows_of
+from dragoman.decoding import check_at_least
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.opened_inputs import AS_TRAINED, warn_user
 from dragoman.runs import Run
-from dragoman.runs.tasks.base import Task
-from dragoman.scoring.metric import Units
-from dragoman.scoring.registry import metrics_by_name, select_metrics
-from dragoman.scoring.significance import DEFAULT_DRAWS
+from dragoman.runs.tasks import Task
+from dragoman.scoring import DEFAULT_DRAWS, Units, metrics_by_name, select_metrics
 
 Output = TypeVar("Output")
 

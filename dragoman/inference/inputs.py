@@ -7,21 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from dragoman.base.errors import DragomanError
-from dragoman.data.examples import Example, Fault
-from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
-from dragoman.data.translation_memory import TranslationMemory
-from dragoman.decoding.config import Average
-from dragoman.decoding.constraints.source import Terminology
-from dragoman.decoding.constraints.spec import (
+from dragoman.base import DragomanError
+from dragoman.data import Example, Fault, TranslationMemory
+from dragoman.data.tokenizers import check_tag, ensure_tag
+from dragoman.decoding import (
+    Average,
+    DecodingOptions,
+    EngineName,
+    Method,
+    Phrases,
+    Precision,
+    RerankModel,
+    check_at_least,
+)
+from dragoman.decoding.constraints import (
     FIELDS,
     ConstrainedInput,
     OutputConstraints,
+    Terminology,
     constraints_for_inputs,
     parse_constraints,
 )
-from dragoman.decoding.method import Method
-from dragoman.decoding.options import DecodingOptions, EngineName, Phrases, Precision, RerankModel, check_at_least
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, OnWarning, warn_caller
 

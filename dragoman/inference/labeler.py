@@ -12,33 +12,27 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.long_work import check_interrupted
-from dragoman.classical.model import FittedLabeler
-from dragoman.data.examples import Example, Fault
-from dragoman.data.formats.base import Row as ExampleRow
-from dragoman.data.formats.labels import frame_tags
-from dragoman.data.formats.texts import MASK
-from dragoman.data.rows import Rows, batches_of_indices
-from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNKNOWN_SURFACE
-from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.labels import LabelPrediction
-from dragoman.decoding.options import check_at_least, replace_from_keywords
+from dragoman.base import ConfigError, DataError, check_interrupted
+from dragoman.classical import FittedLabeler
+from dragoman.data import Example, Fault, Rows, batches_of_indices
+from dragoman.data.formats import MASK, frame_tags
+from dragoman.data.formats import Row as ExampleRow
+from dragoman.data.tokenizers import PAIR_DELIMITER, UNKNOWN_SURFACE
+from dragoman.decoding import LabelPrediction, check_at_least, replace_from_keywords
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.evaluation import Evaluation, first_of, given_examples, readable_examples, with_left_out
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
 from dragoman.inference.opened_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
-from dragoman.models.traits import Likelihood
+from dragoman.models import Likelihood
 from dragoman.runs import Run
-from dragoman.runs.tasks.base import encoder_of, length_limit
-from dragoman.scoring.label_metrics import check_metric_names, score_labels
-from dragoman.scoring.registry import metrics_for
+from dragoman.runs.tasks import encoder_of, length_limit
+from dragoman.scoring import check_metric_names, metrics_for, score_labels
 
 if TYPE_CHECKING:
-    from dragoman.data.batch import Batch
-    from dragoman.data.collate import Collator
+    from dragoman.data import Batch, Collator
 
 T = TypeVar("T")  # a token, or the features of a frame
 
@@ -320,7 +314,7 @@ class MaskFiller(Labeler):
                 yield self.collator.collate(sources, targets).to(self.device)
                 stream.done(len(indices))
 
-        from dragoman.training.validation.language_model import masked_lm_scores
+        from dragoman.training.validation import masked_lm_scores
 
         scores = masked_lm_scores(self.model, batches())
         wanted = {"loss", *(names if names and "all" not in names else scores)}

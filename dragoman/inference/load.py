@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from dragoman.base.errors import ConfigError
-from dragoman.decoding.options import DecodingOptions, changed_fields, replace_from_keywords
+from dragoman.base import ConfigError
+from dragoman.decoding import DecodingOptions, changed_fields, replace_from_keywords
 from dragoman.inference.inputs import DecodingKeywords
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run

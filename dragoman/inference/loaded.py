@@ -8,28 +8,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dragoman.base import terminal
-from dragoman.base.errors import ConfigError, RunError
-from dragoman.base.portable import may_have_gpu
-from dragoman.classical.model import FittedModel
-from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.pair_codec import PairCodec
-from dragoman.decoding.config import DEFAULT_AVERAGE, Average
-from dragoman.decoding.constraints.compiler import ConstraintCompiler
-from dragoman.decoding.options import DecodingOptions
+from dragoman.base import ConfigError, RunError, may_have_gpu, terminal
+from dragoman.classical import FittedModel
+from dragoman.data import SourceReader
+from dragoman.data.media import FeatureExtractor, extractor_of
+from dragoman.data.tokenizers import PairCodec, Tokenizer
+from dragoman.decoding import DEFAULT_AVERAGE, Average, DecodingOptions
+from dragoman.decoding.constraints import ConstraintCompiler
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
 from dragoman.inference.prediction import Picture
 from dragoman.inference.unseen import UnseenText
-from dragoman.models.traits import Likelihood, ModelTraits
+from dragoman.models import Likelihood, ModelTraits
 from dragoman.runs import Run
 
 if TYPE_CHECKING:
     import torch
 
-    from dragoman.data.collate import Collator
-    from dragoman.decoding.ensemble import Ensemble
+    from dragoman.data import Collator
+    from dragoman.decoding import Ensemble
     from dragoman.inference.engine.choice import EngineChoice
 
 
@@ -63,7 +59,7 @@ class LoadedRun:
     @cached_property
     def device(self) -> torch.device:
         """Where its model computes. A fitted model needs none, and without it no torch is imported."""
-        from dragoman.training.runtime import resolve_device
+        from dragoman.training import resolve_device
 
         return resolve_device(self._device)
 
@@ -217,7 +213,7 @@ class Seq2SeqRun(LoadedRun):
     def _open(self, member: Run) -> Any:
         if member.is_fitted:
             return member.fitted_model()
-        from dragoman.models.kernels.cpu_matmul import lay_out_for_decoding
+        from dragoman.models.kernels import lay_out_for_decoding
 
         model: Any = member.own_model(self.device)
         if self.half:
@@ -234,7 +230,7 @@ def average_models(models: Sequence[Any], average: Average = DEFAULT_AVERAGE) ->
     """The ensemble of several models, which must have gradients."""
     if any(isinstance(model, FittedModel) for model in models):
         raise ConfigError("an ensemble averages neural models; found one without a neural network")
-    from dragoman.decoding.ensemble import Ensemble
+    from dragoman.decoding import Ensemble
 
     return Ensemble(models, average)
 

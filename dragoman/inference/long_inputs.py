@@ -16,14 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dragoman.base.errors import DataError
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.language_tags import split_tag
-from dragoman.decoding.constraints.source import protected_spans
-from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
+from dragoman.base import DataError
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import split_tag
+from dragoman.decoding.constraints import ConstrainedInput, OutputConstraints, protected_spans
 from dragoman.inference.prediction import Prediction
-from dragoman.runs.tasks.base import encoder_of, length_limit
-from dragoman.runs.tasks.config import Config
+from dragoman.runs.tasks import Config, encoder_of, length_limit
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of UTF-8: a shorter text cannot be too long

@@ -10,19 +10,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.base.errors import ConfigError, DataError, nearest
-from dragoman.data.config import DataConfig, paths_of
-from dragoman.data.examples import Fault
-from dragoman.data.formats.labels import TagFormat
-from dragoman.data.formats.media import MediaFormat
-from dragoman.data.inputs import ReadingOptions, Warn, media_inputs
-from dragoman.data.media.files import check_media_folder
-from dragoman.data.readers.base import READERS, ReadOptions, SourceRow, suffix_of
-from dragoman.data.readers.conll import CONLL_SUFFIXES, has_tagged_words
-from dragoman.data.readers.lines import check_file, read_lines
-from dragoman.data.readers.memory import source_rows
-from dragoman.data.tokenizers.base import TextPairTokenizer
-from dragoman.decoding.constraints.spec import FIELDS, NO_CONSTRAINTS, ConstrainedInput, parse_constraints
+from dragoman.base import ConfigError, DataError, nearest
+from dragoman.data import DataConfig, Fault, ReadingOptions, Warn, media_inputs, paths_of
+from dragoman.data.formats import MediaFormat, TagFormat
+from dragoman.data.media import check_media_folder
+from dragoman.data.readers import (
+    CONLL_SUFFIXES,
+    READERS,
+    ReadOptions,
+    SourceRow,
+    check_file,
+    has_tagged_words,
+    read_lines,
+    source_rows,
+    suffix_of,
+)
+from dragoman.data.tokenizers import TextPairTokenizer
+from dragoman.decoding.constraints import FIELDS, NO_CONSTRAINTS, ConstrainedInput, parse_constraints
 from dragoman.inference.long_inputs import warn_caller
 from dragoman.runs import Run
 

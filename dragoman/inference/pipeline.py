@@ -13,18 +13,16 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from dragoman.base.errors import DataError, DragomanError
-from dragoman.data.examples import Fault, normalise
-from dragoman.data.tokenizers.context import Context, join_context, split_context
-from dragoman.data.tokenizers.language_tags import add_tag, split_tag
-from dragoman.decoding.constraints.source import without_protected
-from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.trace import Node
+from dragoman.base import DataError, DragomanError
+from dragoman.data import Fault, normalise
+from dragoman.data.tokenizers import Context, add_tag, join_context, split_context, split_tag
+from dragoman.decoding import Node
+from dragoman.decoding.constraints import ConstrainedInput, without_protected
 from dragoman.inference.inputs import MEDIA_WINDOW, Nodes, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, Part
 from dragoman.inference.unseen import UnseenInputs
-from dragoman.runs.tasks.base import encoder_of, length_limit
+from dragoman.runs.tasks import encoder_of, length_limit
 
 Output = TypeVar("Output")
 

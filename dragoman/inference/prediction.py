@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from dragoman.base import terminal
-from dragoman.base.files import atomic_write
-from dragoman.data.translation_memory import Match
+from dragoman.base import atomic_write, terminal
+from dragoman.data import Match
 
 
 class Origin:

@@ -11,20 +11,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from dragoman.base.errors import ConfigError, DataError, RunError
-from dragoman.data.examples import Example
-from dragoman.data.tokenizers.base import EOS
-from dragoman.data.tokenizers.context import Context, join_context
-from dragoman.data.tokenizers.language_tags import add_tag, check_tag, ensure_tag, split_tag
-from dragoman.data.translation_memory import Match, TranslationMemory
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.constraints.automata import ConstraintAutomaton
-from dragoman.decoding.constraints.source import Terminology, add_numbers, add_source_constraints, restore_placeholders
-from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput, OutputConstraints
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.method import Method
-from dragoman.decoding.options import DecodingOptions, replace_from_keywords
-from dragoman.decoding.transduction import transduce
+from dragoman.base import ConfigError, DataError, RunError
+from dragoman.data import Example, Match, TranslationMemory
+from dragoman.data.tokenizers import EOS, Context, add_tag, check_tag, ensure_tag, join_context, split_tag
+from dragoman.decoding import DecodingOptions, Hypothesis, Method, SearchConfig, replace_from_keywords, transduce
+from dragoman.decoding.constraints import (
+    NO_CONSTRAINTS,
+    ConstrainedInput,
+    ConstraintAutomaton,
+    OutputConstraints,
+    Terminology,
+    add_numbers,
+    add_source_constraints,
+    restore_placeholders,
+)
 from dragoman.inference.align.alignments import AlignOptions, ForcedAlignment, WordAlignment
 from dragoman.inference.confidence import SavedCalibration, load_calibration, log_probability
 from dragoman.inference.evaluation import (
@@ -69,10 +69,9 @@ from dragoman.inference.target_scores import (
     token_confidences,
 )
 from dragoman.inference.training_data import letter_sides
-from dragoman.models.traits import decodes
+from dragoman.models import decodes
 from dragoman.runs import Run
-from dragoman.scoring.error_rates import count_edit_kinds
-from dragoman.scoring.report import score_table
+from dragoman.scoring import count_edit_kinds, score_table
 
 if TYPE_CHECKING:
     from dragoman.inference.engine.choice import Call

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dragoman.base.errors import ConfigError, RunError
-from dragoman.data.tokenizers.language_tags import check_tag
-from dragoman.decoding.options import RerankModel
+from dragoman.base import ConfigError, RunError
+from dragoman.data.tokenizers import check_tag
+from dragoman.decoding import RerankModel
 from dragoman.inference.completer import Completer
 from dragoman.inference.loaded import Seq2SeqRun
 from dragoman.inference.long_inputs import OnWarning, warn_caller

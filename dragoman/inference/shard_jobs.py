@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError
-from dragoman.base.long_work import progress
+from dragoman.base import ConfigError, progress
+from dragoman.base.config import Range, setting
 
 if TYPE_CHECKING:
     from dragoman.inference.shards import Job

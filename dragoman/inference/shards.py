@@ -26,25 +26,29 @@ from threading import Lock
 from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
-from dragoman.base import plugins
-from dragoman.base.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
-from dragoman.base.files import digest, sync, write_text
-from dragoman.base.portable import lock
-from dragoman.data.readers.base import READERS, compression_of
-from dragoman.data.readers.conll import sentence_layout
-from dragoman.data.readers.lines import check_file
-from dragoman.decoding.constraints.source import Terminology
-from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.options import DecodingOptions
-from dragoman.decoding.shortlist import NAME as SHORTLIST
+from dragoman.base import (
+    ConfigError,
+    DataError,
+    DragomanError,
+    MissingExtraError,
+    RunError,
+    digest,
+    lock,
+    plugins,
+    sync,
+    write_text,
+)
+from dragoman.data.readers import READERS, check_file, compression_of, sentence_layout
+from dragoman.decoding import NAME as SHORTLIST
+from dragoman.decoding import DecodingOptions
+from dragoman.decoding.constraints import ConstrainedInput, Terminology
 from dragoman.inference.confidence import CALIBRATION
 from dragoman.inference.inputs import WINDOW, StreamOptions, common_constraints
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.opened_inputs import SHOWN, FaultyInput, has_sentences, read_inputs, reads_files
 from dragoman.inference.predictor import Predictor
-from dragoman.runs import Run
-from dragoman.runs.folder import MEMBERS_FILE, member_folders
+from dragoman.runs import MEMBERS_FILE, Run, member_folders
 
 Progress = Callable[[int], None]
 MOST_UNSEEN = 10  # characters or words that training did not have in the record of a shard

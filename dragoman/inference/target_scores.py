@@ -7,25 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from dragoman.base.errors import RunError
-from dragoman.data.rows import batches_of_indices
-from dragoman.data.tokenizers.base import EOS
-from dragoman.data.tokenizers.language_tags import ensure_tag
-from dragoman.data.tokenizers.pair_codec import PairCodec
-from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.base import RunError
+from dragoman.data import batches_of_indices
+from dragoman.data.tokenizers import EOS, PairCodec, ensure_tag
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.evaluation import ReferenceLoss
 from dragoman.inference.inputs import StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun, Seq2SeqRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError
 from dragoman.inference.pipeline import Done, Row, Work, as_input, check_positions, stream_outputs
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.models.traits import decodes
+from dragoman.models import decodes
 
 if TYPE_CHECKING:  # fitted models score without torch
     import torch
 
-    from dragoman.classical.model import Transducer
-    from dragoman.data.batch import Batch
+    from dragoman.classical import Transducer
+    from dragoman.data import Batch
 
 Output = TypeVar("Output")
 TokenPair = tuple[Any, Sequence[int]]  # a source, which may be features, and a target
@@ -248,8 +246,8 @@ def token_confidences(
     """softmax(logits / temperature) of every target token and of its <eos>, in the order of the pairs."""
     import torch
 
-    from dragoman.data.batch import batch_of
-    from dragoman.models.heads.softmax import full_precision
+    from dragoman.data import batch_of
+    from dragoman.models.heads import full_precision
 
     confidences: list[tuple[float, ...]] = [()] * len(pairs)
     with torch.no_grad():

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import DragomanError
-from dragoman.data.examples import Example
-from dragoman.data.split import read_examples
-from dragoman.data.tokenizers.base import UNK
-from dragoman.data.tokenizers.characters import split_features
+from dragoman.base import DragomanError
+from dragoman.data import Example, read_examples
+from dragoman.data.tokenizers import UNK, split_features
 from dragoman.runs import Run
 
 READ, SAMPLE = 20_000, 2_000  # lines that are read, and kept: files may be sorted, so the first alone say little

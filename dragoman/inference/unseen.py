@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from dragoman.base.errors import UnseenTextWarning
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import PAIR_DELIMITER, SPECIALS, UNK
-from dragoman.data.tokenizers.language_tags import split_tag
+from dragoman.base import UnseenTextWarning
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import PAIR_DELIMITER, SPECIALS, UNK, split_tag
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.runs import Run
 

@@ -7,13 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.base.errors import DataError, DragomanError, RunError
-from dragoman.inference.align.attention import AttentionMap, attention_map
-from dragoman.inference.completer import Completer
-from dragoman.inference.labeler import Labeler
-from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.prediction import Picture, Prediction
-from dragoman.inference.predictor import Predictor
+from dragoman.base import DataError, DragomanError, RunError
+from dragoman.inference import Completer, Labeler, LoadedRun, Picture, Prediction, Predictor
+from dragoman.inference.align import AttentionMap, attention_map
 from dragoman.inspect.measure.run_summary import best_validation, curve_labels, draw_curves, format_scores
 from dragoman.inspect.options import InspectOptions
 from dragoman.inspect.views import inspection

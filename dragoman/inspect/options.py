@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from dragoman.base.config.settings import Range, Size, SizeOrNone, setting
-from dragoman.decoding.config import MAX_BEAM
+from dragoman.base.config import Range, Size, SizeOrNone, setting
+from dragoman.decoding import MAX_BEAM
 
 Beam = Annotated[int, Range(1, MAX_BEAM)]
 Rate = Annotated[float, Range(0.0, 1.0)]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Share, setting
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
+from dragoman.base.config import Share, setting
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
 from dragoman.models.contracts import BaseModel, Loss, TokenScores
 from dragoman.models.encoders.elmo import ElmoEncoder, ElmoEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, token_scores

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Range, Share, setting
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
+from dragoman.base.config import Range, Share, setting
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig

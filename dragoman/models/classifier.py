@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Share, SizeOrNone, setting
-from dragoman.data.batch import Batch
+from dragoman.base.config import Share, SizeOrNone, setting
+from dragoman.data import Batch
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision

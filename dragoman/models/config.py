@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
 
-from dragoman.base.config.settings import Depth, Range, Share, Size, setting
-from dragoman.base.config.table import ImportedTable
+from dragoman.base.config import Depth, ImportedTable, Range, Share, Size, setting
 from dragoman.models.layers.config import (
     FullConfig,
     LinearConfig,

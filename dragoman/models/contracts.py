@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batch import Batch
+from dragoman.data import Batch
 from dragoman.models.layers.attention import show
 from dragoman.models.layers.linear import LogProbabilities
 from dragoman.models.traits import DecoderTraits, EncoderTraits, ModelTraits

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Depth, Share, Size, setting
+from dragoman.base.config import Depth, Share, Size, setting
 from dragoman.models.contracts import Decoder, Encoder, Memory, State
 from dragoman.models.layers.attention import attend
 from dragoman.models.layers.config import AbsolutePositionsConfig, LearnedConfig

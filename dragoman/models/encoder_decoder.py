@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
 from dragoman.models.config import (
     TIES,
     EncoderDecoderConfig,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dragoman.base.config.table import Table
+from dragoman.base.config import Table
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, Share, Size, SizeOrNone, setting
-from dragoman.base.errors import DataError
-from dragoman.data.batch import Batch
-from dragoman.data.bptt import Segment
-from dragoman.data.tokenizers.base import PAD, SOS
+from dragoman.base import DataError
+from dragoman.base.config import Range, Share, Size, SizeOrNone, setting
+from dragoman.data import Batch, Segment
+from dragoman.data.tokenizers import PAD, SOS
 from dragoman.models.config import FullSoftmaxConfig, SoftmaxConfig, TransformerConfig
 from dragoman.models.contracts import BaseModel, Loss, State, TokenScores, map_tensors
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStack, RecurrentStackConfig

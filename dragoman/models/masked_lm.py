@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Range, Share, setting
-from dragoman.data.batch import Batch
-from dragoman.data.bptt import Segment
-from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
+from dragoman.base.config import Range, Share, setting
+from dragoman.data import Batch, Segment
+from dragoman.data.tokenizers import EOS, PAD, SPECIALS
 from dragoman.models.contracts import BaseModel, Loss, Memory, TokenScores
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, full_precision, token_scores

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Depth, Share, Size, setting
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
+from dragoman.base.config import Depth, Share, Size, setting
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
 from dragoman.models.config import TransformerConfig, WidthEmbedding
 from dragoman.models.contracts import BaseModel, CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Share, setting
-from dragoman.data.batch import Batch
-from dragoman.data.rows import NO_TAG
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.base.config import Share, setting
+from dragoman.data import NO_TAG, Batch
+from dragoman.data.tokenizers import EOS, PAD
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, Share, Size, setting
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
+from dragoman.base.config import Range, Share, Size, setting
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
 from dragoman.models.contracts import CTCEmissions, Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig

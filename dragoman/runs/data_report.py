@@ -8,15 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from dragoman.base.errors import RunError
-from dragoman.data.batching import read_batch
-from dragoman.data.collate import PAIR_COLLATOR
-from dragoman.data.corpus import Corpus
-from dragoman.models.traits import decodes
+from dragoman.base import RunError
+from dragoman.data import PAIR_COLLATOR, Corpus, read_batch
+from dragoman.models import decodes
 from dragoman.runs.tasks.base import Task
 from dragoman.runs.tasks.config import Config
-from dragoman.training.display import Display
-from dragoman.training.loaders import batch_plan
+from dragoman.training import Display, batch_plan
 
 MIN_UNKNOWN_SHARE = 0.01  # smaller shares of unknown tokens are not reported
 MAX_LABELS = 20

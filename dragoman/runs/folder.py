@@ -13,28 +13,32 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, RunError, nearest
-from dragoman.base.files import digest, is_run_file, remove_folder, write_text
-from dragoman.base.plugins import Plugin
-from dragoman.base.portable import NOFOLLOW, lock
-from dragoman.base.version import __version__
-from dragoman.data.config import MAX_LENGTH_RATIO
-from dragoman.data.remote import remote_places
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.load import load_tokenizers
+from dragoman.base import (
+    NOFOLLOW,
+    ConfigError,
+    Plugin,
+    RunError,
+    __version__,
+    digest,
+    is_run_file,
+    lock,
+    nearest,
+    remove_folder,
+    write_text,
+)
+from dragoman.base import config as settings
+from dragoman.data import MAX_LENGTH_RATIO, SourceReader, remote_places
+from dragoman.data.tokenizers import Tokenizer, load_tokenizers
 from dragoman.runs.plugins import check_plugins, needed_plugins
 from dragoman.runs.tasks.base import Task
 from dragoman.runs.tasks.config import Config, from_table, with_absolute_paths
 from dragoman.runs.tasks.table import task_of
-from dragoman.training.checkpoints import Checkpoints, parts_of, read_arrays, read_tensors
-from dragoman.training.metrics_log import read_rows
+from dragoman.training import Checkpoints, parts_of, read_arrays, read_rows, read_tensors
 
 if TYPE_CHECKING:
     import torch
 
-    from dragoman.data.corpus import Corpus
+    from dragoman.data import Corpus
 
 T = TypeVar("T")
 
@@ -237,7 +241,7 @@ def hardware(config: Config) -> str:
     """The processor or the GPU that trains with these settings, in words."""
     import torch
 
-    from dragoman.training.runtime import resolve_device
+    from dragoman.training import resolve_device
 
     device = resolve_device(config.train.device)
     if device.type == "cuda":

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from dragoman.base.errors import RunError
-from dragoman.models.kernels.uninitialised import Uninitialised
-from dragoman.training.optimizer import load_weights
+from dragoman.base import RunError
+from dragoman.models.kernels import Uninitialised
+from dragoman.training import load_weights
 
 
 def open_network(

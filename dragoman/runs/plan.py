@@ -13,12 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config import settings
-from dragoman.base.errors import RunError
-from dragoman.base.files import write_text
-from dragoman.classical.model import FittedModel
-from dragoman.data.corpus import Corpus, with_other_validation
-from dragoman.data.readers.header import header_warnings
+from dragoman.base import RunError, write_text
+from dragoman.base import config as settings
+from dragoman.classical import FittedModel
+from dragoman.data import Corpus, with_other_validation
+from dragoman.data.readers import header_warnings
 from dragoman.runs import pretrained
 from dragoman.runs.data_report import print_data_report, target_length_warning
 from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run
@@ -27,21 +26,36 @@ from dragoman.runs.tasks.base import Task
 from dragoman.runs.tasks.config import Config, with_absolute_paths
 from dragoman.runs.tasks.table import task_of
 from dragoman.runs.versions import check_original
-from dragoman.training.capacity import check_capacity
-from dragoman.training.checkpointer import has_trained_weights
-from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
-from dragoman.training.display import Display
-from dragoman.training.loaders import BatchLoader
-from dragoman.training.metrics_log import tensorboard_writer
-from dragoman.training.objectives.table import build_objective
-from dragoman.training.optimizer import load_weights
-from dragoman.training.runtime import ProcessGroup, Runtime, resolve_device, use_bfloat16
-from dragoman.training.sharding import check_sharding
-from dragoman.training.signals import exit_cleanly_on_signals
-from dragoman.training.trained_weights import BASE, add_adapters, check_random_weights, freeze, rate_factors
-from dragoman.training.trainer import Fitter, Pause, Trainer
-from dragoman.training.transfer import load_vectors, vector_tables
-from dragoman.training.validation.result import GeneralText, Validator
+from dragoman.training import (
+    BASE,
+    BatchLoader,
+    Checkpoints,
+    Display,
+    Fitter,
+    Pause,
+    ProcessGroup,
+    Runtime,
+    Trainer,
+    TrainingState,
+    add_adapters,
+    check_capacity,
+    check_random_weights,
+    check_sharding,
+    exit_cleanly_on_signals,
+    freeze,
+    has_trained_weights,
+    load_vectors,
+    load_weights,
+    rate_factors,
+    read_tensors,
+    resolve_device,
+    tensorboard_writer,
+    use_bfloat16,
+    vector_tables,
+    write_tensors,
+)
+from dragoman.training.objectives import build_objective
+from dragoman.training.validation import GeneralText, Validator
 
 Action = Literal["create", "resume", "replace"]  # what training does with the run folder
 

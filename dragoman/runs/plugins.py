@@ -8,13 +8,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.base import plugins
-from dragoman.base.errors import RunError, broken_plugins
-from dragoman.base.plugins import Plugin
-from dragoman.data.config import paths_of
-from dragoman.data.readers.base import READERS, suffix_of
+from dragoman.base import Plugin, RunError, broken_plugins, plugins
+from dragoman.data import paths_of
+from dragoman.data.readers import READERS, suffix_of
 from dragoman.runs.tasks.config import Config
-from dragoman.scoring.registry import METRICS
+from dragoman.scoring import METRICS
 
 
 def needed_plugins(config: Config) -> list[Plugin]:

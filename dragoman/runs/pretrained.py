@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.base.config import settings
-from dragoman.base.errors import RunError
-from dragoman.base.files import copy_into
-from dragoman.data.corpus import Corpus
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.models.contracts import Encoder
-from dragoman.models.encoders.images import TorchvisionConfig, trunk_of
+from dragoman.base import RunError, copy_into
+from dragoman.base import config as settings
+from dragoman.data import Corpus
+from dragoman.models import Encoder, EncoderDecoderConfig
+from dragoman.models.encoders import TorchvisionConfig, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.runs.tasks.config import Config
 from dragoman.training import transfer

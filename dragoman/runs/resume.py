@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, RunError
-from dragoman.data.config import paths_of
-from dragoman.data.remote import with_local_files
+from dragoman.base import ConfigError, RunError
+from dragoman.base import config as settings
+from dragoman.data import paths_of, with_local_files
 from dragoman.runs.folder import Run
 from dragoman.runs.plugins import check_plugins
 from dragoman.runs.tasks.config import Config, from_table, steps_or_epochs, with_absolute_paths
-from dragoman.training.checkpoints import Checkpoints, TrainingState
+from dragoman.training import Checkpoints, TrainingState
 
 if TYPE_CHECKING:
-    from dragoman.data.corpus import Corpus
+    from dragoman.data import Corpus
 
 # Settings that may change when a run resumes: they affect neither the data, nor the model, nor the weight updates.
 CHANGEABLE = (

@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.errors import RunError
-from dragoman.base.files import copy_into, digest, make_folder, sync, write_text
+from dragoman.base import RunError, copy_into, digest, make_folder, sync, write_text
 from dragoman.runs.folder import Run
-from dragoman.training.checkpoints import parts_of
+from dragoman.training import parts_of
 
 FOLDER, LIST = "versions", "versions.json"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 
 Link = tuple[int, int]  # index of the source word, index of the target word
 Links = frozenset[Link]

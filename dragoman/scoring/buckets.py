@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.scoring.metric import Statistics, TextMetric
 from dragoman.scoring.significance import DEFAULT_DRAWS, Interval, bootstrap, interval
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dragoman.base.errors import DataError, hint
+from dragoman.base import DataError, hint
 from dragoman.scoring.metric import FloatArray, LabelMetric, Metric
 
 

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import DataError
-from dragoman.base.version import __version__
+from dragoman.base import DataError, __version__
 
 FloatArray = NDArray[np.float64]
 References = Sequence[Sequence[str]]  # one or more reference texts per segment; their number may differ

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
+from dragoman.base.config import Range, setting
 
 Draws = Annotated[int, Range(10, 100_000)]
 Seed = Annotated[int, Range(0)]

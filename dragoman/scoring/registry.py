@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args, overload
 
-from dragoman.base.config.table import Table
-from dragoman.base.errors import ConfigError, DataError, hint
+from dragoman.base import ConfigError, DataError, hint
+from dragoman.base.config import Table
 from dragoman.scoring import corrections, error_rates, label_metrics, meteor, ngram_overlap, perplexity, sacrebleu
 from dragoman.scoring.metric import (
     LabelMetric,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.scoring import significance
 from dragoman.scoring.metric import References, Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, select_metrics, text_statistics

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.base.errors import DataError, MissingExtraError
+from dragoman.base import DataError, MissingExtraError
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio
 
 MAX_ORDER = 4  # longest n-gram of BLEU

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dragoman.base.long_work import track
+from dragoman.base import track
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric
 
 DEFAULT_DRAWS = 1000

@@ -18,9 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.base.errors import DragomanError
-from dragoman.base.long_work import Interrupted
-from dragoman.base.version import __version__
+from dragoman.base import DragomanError, Interrupted, __version__
 from dragoman.serving.answers import busy_message, error_table, key_status, validation_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import BodyProblem, Gate

@@ -20,8 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import DragomanError
-from dragoman.base.long_work import Interrupted, interruptible
+from dragoman.base import DragomanError, Interrupted, interruptible
 from dragoman.serving.system import release_free_memory
 
 MAX_RETRY = 60  # seconds: many clients leave before the end

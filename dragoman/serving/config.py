@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from dragoman.base.config.settings import Range, Size, as_table, build, read_toml, setting
-from dragoman.decoding.options import EngineName, SearchOverrides
+from dragoman.base.config import Range, Size, as_table, build, read_toml, setting
+from dragoman.decoding import EngineName, SearchOverrides
 
 Seconds = Annotated[float, Range(0.0, 86_400.0, exclusive_minimum=True)]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

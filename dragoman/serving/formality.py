@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.languages import same_language
+from dragoman.base import ConfigError
+from dragoman.data import same_language
 
 Formality = Literal["default", "more", "less", "prefer_more", "prefer_less"]
 SUFFIXES = {"more": "-formal", "less": "-informal"}

@@ -9,8 +9,8 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.languages import same_language, short_code
+from dragoman.base import ConfigError
+from dragoman.data import same_language, short_code
 from dragoman.serving.state import NotFound, ServerState
 from dragoman.serving.text_translation import served_languages
 

@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
-from dragoman.base.errors import hint, nearest
+from dragoman.base import hint, nearest
 from dragoman.serving.request_fields import content_type_of
 
 MAX_PROBLEMS = 5  # in one message

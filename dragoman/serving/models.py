@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from dragoman.base.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
-from dragoman.data.examples import Example
-from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
-from dragoman.data.media.files import MediaError
-from dragoman.data.tokenizers.context import join_context, split_context
-from dragoman.data.tokenizers.language_tags import add_tag, split_tag
-from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
-from dragoman.decoding.labels import LabelPrediction
-from dragoman.decoding.options import DecodingOptions, changed_fields
-from dragoman.inference.align.alignment import AttentionView, align_pairs, select_view
-from dragoman.inference.align.alignments import WordAlignment
-from dragoman.inference.completer import Completed, Completer, CompletionOptions, Observe
-from dragoman.inference.inputs import StreamOptions
-from dragoman.inference.labeler import Labeler
-from dragoman.inference.load import load_run
-from dragoman.inference.prediction import Prediction
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import TargetScore
-from dragoman.inference.unseen import told_elsewhere
-from dragoman.runs import Run
-from dragoman.runs.versions import current_version
+from dragoman.base import ConfigError, DataError, DragomanError, MissingExtraError, RunError
+from dragoman.data import UNKNOWN, Example, detect, languages_of_name, same_language
+from dragoman.data.media import MediaError
+from dragoman.data.tokenizers import add_tag, join_context, split_context, split_tag
+from dragoman.decoding import DecodingOptions, LabelPrediction, changed_fields
+from dragoman.decoding.constraints import ConstrainedInput, OutputConstraints
+from dragoman.inference import (
+    Completed,
+    Completer,
+    CompletionOptions,
+    Labeler,
+    Observe,
+    Prediction,
+    Predictor,
+    StreamOptions,
+    TargetScore,
+    load_run,
+    told_elsewhere,
+)
+from dragoman.inference.align import AttentionView, WordAlignment, align_pairs, select_view
+from dragoman.runs import Run, current_version
 from dragoman.serving.batcher import SearchCost
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.formality import languages_of_tags
 
 if TYPE_CHECKING:
-    from dragoman.inspect.options import InspectOptions
-    from dragoman.inspect.views.inspection import Inspection
+    from dragoman.inspect import InspectOptions
+    from dragoman.inspect.views import Inspection
 
 T = TypeVar("T")
 UPLOAD = "upload"  # what messages call a recording or picture that a client sent
@@ -246,7 +246,7 @@ class ServedModel:
 
     def inspect(self, text: str | bytes, options: InspectOptions, **variant: bool) -> Inspection:
         """Everything that can be shown about one input; called in one thread. `variant`: see `open_variant`."""
-        from dragoman.inspect.views.inspection import inspect, variant_title
+        from dragoman.inspect.views import inspect, variant_title
 
         if (members := len(self.engine.members)) > 1:
             raise ConfigError(
@@ -266,7 +266,7 @@ class ServedModel:
 
     def continue_search(self, text: str, tokens: list[int]) -> dict[str, Any]:
         """The greedy continuation of the first tokens of an output; called in the thread of inspections."""
-        from dragoman.inspect.views.beam_tree import continue_prefixes
+        from dragoman.inspect.views import continue_prefixes
 
         predictor = self.predictor
         if not hasattr(predictor.model, "read") or not hasattr(predictor.model, "step"):
@@ -300,7 +300,7 @@ class ServedModel:
 @lru_cache(maxsize=2)  # of a page with two runs side by side
 def second_copy(folder: str, device: str, **variant: bool) -> Predictor | Labeler | Completer:
     """A run once more: an inspection changes weights and hooks while it looks, which requests must not see."""
-    from dragoman.inspect.views.inspection import open_variant
+    from dragoman.inspect.views import open_variant
 
     return open_variant(folder, device, **variant)
 

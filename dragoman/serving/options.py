@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.tokenizers.context import split_context
-from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
-from dragoman.decoding.constraints.source import Terminology, add_source_constraints
-from dragoman.decoding.constraints.spec import FIELDS, ConstrainedInput, parse_constraints
-from dragoman.decoding.options import DecodingOptions
-from dragoman.decoding.sampling import Sampling
-from dragoman.inference.completer import CompletionOptions
+from dragoman.base import ConfigError
+from dragoman.data.tokenizers import add_tag, check_tag, split_context, split_tag
+from dragoman.decoding import DecodingOptions, Sampling
+from dragoman.decoding.constraints import (
+    FIELDS,
+    ConstrainedInput,
+    Terminology,
+    add_source_constraints,
+    parse_constraints,
+)
+from dragoman.inference import CompletionOptions
 from dragoman.serving.config import LimitsConfig
 from dragoman.serving.models import ServedModel
 from dragoman.serving.schemas import REMOTE, Options

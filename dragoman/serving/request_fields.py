@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
-from dragoman.base.errors import ConfigError, hint
+from dragoman.base import ConfigError, hint
 from dragoman.serving.gate import is_token
 
 Fields = dict[str, Any]

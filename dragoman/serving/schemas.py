@@ -10,14 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from dragoman.base.config.dump import any_table_schema
-from dragoman.base.config.fields import fields_of, type_hints, union_members
-from dragoman.base.config.settings import Range, build
-from dragoman.base.errors import ConfigError, hint
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.method import Method
-from dragoman.decoding.methods import METHODS
-from dragoman.decoding.options import DecodingOptions
+from dragoman.base import ConfigError, hint
+from dragoman.base.config import Range, any_table_schema, build, fields_of, type_hints, union_members
+from dragoman.decoding import METHODS, DecodingOptions, Method, SearchConfig
 
 Text = Annotated[str, Field(max_length=1_000_000)]
 Phrase = Annotated[str, Field(min_length=1, max_length=1_000)]

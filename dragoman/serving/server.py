@@ -20,10 +20,8 @@ from typing import Any
 import torch
 import uvicorn
 
-from dragoman.base.config.settings import as_table, build
-from dragoman.base.errors import ConfigError, DragomanError, RunError
-from dragoman.base.long_work import Interrupted
-from dragoman.base.portable import usable_cores
+from dragoman.base import ConfigError, DragomanError, Interrupted, RunError, usable_cores
+from dragoman.base.config import as_table, build
 from dragoman.serving import system
 from dragoman.serving.app import create_app
 from dragoman.serving.config import ServeConfig

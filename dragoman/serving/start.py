@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dragoman.base.config.overrides import nested
-from dragoman.base.config.settings import as_table, build, merge, setting
-from dragoman.base.errors import ConfigError, MissingExtraError
+from dragoman.base import ConfigError, MissingExtraError
+from dragoman.base.config import as_table, build, merge, nested, setting
 from dragoman.serving.config import ModelConfig, ServeConfig, load_config
 
 OPUS_CAT_PORT = 8500

@@ -13,9 +13,8 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends
 from starlette.requests import Request
 
-from dragoman.base.errors import ConfigError, hint
-from dragoman.base.long_work import interruptible
-from dragoman.data.correction_log import CorrectionLog
+from dragoman.base import ConfigError, hint, interruptible
+from dragoman.data import CorrectionLog
 from dragoman.serving.batcher import Batcher, Busy, SearchCost, Speeds
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.metrics import Metrics

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from starlette.responses import StreamingResponse
 
-from dragoman.base.errors import ConfigError, DragomanError
-from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.options import DecodingOptions
-from dragoman.decoding.sampling import OnToken, Sampling, TokenStream, observed
-from dragoman.inference.completer import CompletionOptions
+from dragoman.base import ConfigError, DragomanError
+from dragoman.decoding import DecodingOptions, OnToken, Sampling, TokenStream, observed
+from dragoman.decoding.constraints import ConstrainedInput
+from dragoman.inference import CompletionOptions
 from dragoman.serving.answers import busy_message
 from dragoman.serving.batcher import Busy
 from dragoman.serving.models import ServedModel, quiet_stream

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
 
 BACKLOG = 1024
 SHARES_SOCKETS = os.name == "posix"  # whether a process can inherit a listening socket from another

@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal, NamedTuple, NoReturn
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.languages import UNKNOWN, detect, same_language
-from dragoman.data.tokenizers.base import UNK
-from dragoman.decoding.constraints.source import find_placeholders
-from dragoman.decoding.options import DecodingOptions
-from dragoman.documents.base import Reading
-from dragoman.documents.numbers import localiser
-from dragoman.documents.registry import open_document
-from dragoman.documents.translation import translate_units
+from dragoman.base import ConfigError
+from dragoman.data import UNKNOWN, detect, same_language
+from dragoman.data.tokenizers import UNK
+from dragoman.decoding import DecodingOptions
+from dragoman.decoding.constraints import find_placeholders
+from dragoman.documents import Reading, localiser, open_document, translate_units
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import terminology_of

@@ -8,17 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dragoman.base.errors import DragomanError
-from dragoman.data.sentences import Sentence, fitting_sentences, join_sentences
-from dragoman.data.tokenizers.base import SPECIALS, UNK
-from dragoman.decoding.options import DecodingOptions
-from dragoman.documents.base import UnitTranslation
-from dragoman.documents.html import parse_blocks
-from dragoman.documents.markup import Block
-from dragoman.documents.translation import translate_blocks
-from dragoman.inference.align.alignment import token_word_shares, word_spans
-from dragoman.inference.align.alignments import WordAlignment
-from dragoman.inference.prediction import Prediction
+from dragoman.base import DragomanError
+from dragoman.data import Sentence, fitting_sentences, join_sentences
+from dragoman.data.tokenizers import SPECIALS, UNK
+from dragoman.decoding import DecodingOptions
+from dragoman.documents import Block, UnitTranslation, parse_blocks, translate_blocks
+from dragoman.inference import Prediction
+from dragoman.inference.align import WordAlignment, token_word_shares, word_spans
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import InputBuilder
 from dragoman.serving.state import ServerCall

@@ -21,40 +21,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.base.config import settings
-from dragoman.base.errors import DragomanError
-from dragoman.data.batch import Batch, batch_of
-from dragoman.data.corpus import Corpus
-from dragoman.data.examples import Example
-from dragoman.data.readers.base import READERS, ReadOptions, SourceRow
-from dragoman.data.readers.pairs import read_pairs
-from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.constraints.automata import ConstraintAutomaton
-from dragoman.decoding.constraints.registry import CONSTRAINTS
-from dragoman.decoding.constraints.token_bytes import TokenBytes
-from dragoman.decoding.methods import METHODS
-from dragoman.decoding.searches import search
-from dragoman.documents.base import UnitTranslation
-from dragoman.documents.registry import open_document
-from dragoman.exchange.registry import EXPORTERS, export_run
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.entries import Entry
-from dragoman.models.layers.cells import GRUConfig, LSTMConfig
-from dragoman.models.layers.rnn_attention import AdditiveConfig
-from dragoman.models.registry import DECODERS, ENCODERS
+from dragoman.base import DragomanError
+from dragoman.base import config as settings
+from dragoman.data import Batch, Corpus, Example, batch_of
+from dragoman.data.readers import READERS, ReadOptions, SourceRow, read_pairs
+from dragoman.data.tokenizers import EOS
+from dragoman.decoding import METHODS, SearchConfig, search
+from dragoman.decoding.constraints import CONSTRAINTS, ConstraintAutomaton, TokenBytes
+from dragoman.documents import UnitTranslation, open_document
+from dragoman.exchange import EXPORTERS, export_run
+from dragoman.models import DECODERS, ENCODERS, Entry
+from dragoman.models.decoders import RecurrentDecoderConfig
+from dragoman.models.encoders import RecurrentEncoderConfig
+from dragoman.models.layers import AdditiveConfig, GRUConfig, LSTMConfig
 from dragoman.runs import Run, train
-from dragoman.runs.tasks.config import build
-from dragoman.runs.tasks.starters import starter
-from dragoman.runs.tasks.table import TASKS, task_of
-from dragoman.scoring.metric import TextMetric
-from dragoman.scoring.registry import METRICS
+from dragoman.runs.tasks import TASKS, build, starter, task_of
+from dragoman.scoring import METRICS, TextMetric
 from dragoman.testing.laws import SOURCES, assert_close, check_laws, in_float64, small_model
 from dragoman.testing.learning import LearningTask, learn
-from dragoman.training.checkpoints import read_tensors
-from dragoman.training.objectives.base import Objective
-from dragoman.training.objectives.table import OBJECTIVES
+from dragoman.training import read_tensors
+from dragoman.training.objectives import OBJECTIVES, Objective
 
 
 def check_decoder(kind: str, learns: bool = True) -> None:

@@ -15,15 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.data.batch import Batch, batch_of, token_batch
-from dragoman.data.tokenizers.base import PAD, SOS
-from dragoman.decoding.beam import BeamOptions, beam_search
-from dragoman.decoding.greedy import greedy_search
-from dragoman.decoding.scorer import Scorer
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.models.contracts import State
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.kernels.graph_inputs import GraphInputs
+from dragoman.data import Batch, batch_of, token_batch
+from dragoman.data.tokenizers import PAD, SOS
+from dragoman.decoding import BeamOptions, Scorer, beam_search, greedy_search
+from dragoman.models import EncoderDecoder, EncoderDecoderConfig, State
+from dragoman.models.kernels import GraphInputs
 
 VOCABULARY = 11
 SPACE = 7  # the token between words, for encoders that read characters

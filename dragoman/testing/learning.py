@@ -7,12 +7,10 @@ from typing import Any, Literal
 
 import torch
 
-from dragoman.data.batch import batch_of
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.searches import search
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.data import batch_of
+from dragoman.decoding import SearchConfig, search
+from dragoman.models import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders import CharacterWordsConfig
 
 LearningTask = Literal["copy", "reverse"]
 WORDS, LONGEST = 7, 4

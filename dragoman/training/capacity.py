@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from dragoman.base.errors import DragomanError
+from dragoman.base import DragomanError
 
 UNUSUAL, DEEP = 4096, 65  # a model of smaller sizes and fewer layers fits into any machine's memory, or nearly so
 COPIES = 4  # weights, gradients and two moments

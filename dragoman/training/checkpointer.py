@@ -11,9 +11,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from dragoman.base.errors import RunError
-from dragoman.base.files import make_folder, remove_folder
-from dragoman.scoring.registry import higher_is_better
+from dragoman.base import RunError, make_folder, remove_folder
+from dragoman.scoring import higher_is_better
 from dragoman.training.checkpoints import Checkpoints, TrainingState, part_name, read_tensors, write_tensors
 from dragoman.training.config import AverageConfig, BestAverageConfig, LastAverageConfig, TrainConfig
 from dragoman.training.loaders import BatchLoader

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
-from dragoman.base.errors import RunError
-from dragoman.base.files import digest, make_folder, remove_folder, sync, write_text
+from dragoman.base import RunError, digest, make_folder, remove_folder, sync, write_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

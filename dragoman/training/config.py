@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from dragoman.base.config.settings import Range, Share, Size, SizeOrNone, setting
+from dragoman.base.config import Range, Share, Size, SizeOrNone, setting
 from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.objectives.table import ObjectiveConfig
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TextIO
 
-from dragoman.base.errors import WarningLine
-from dragoman.base.terminal import in_notebook, unguarded, visible
+from dragoman.base import WarningLine, in_notebook, unguarded, visible
 
 
 def duration(seconds: float) -> str:

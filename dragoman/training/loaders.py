@@ -16,13 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.base.errors import DataError, RunError
-from dragoman.data.batch import Batch
-from dragoman.data.batching import BatchPlan, VocabularyParts, read_batch
-from dragoman.data.bptt import BpttPlan, Segment
-from dragoman.data.corpus import Corpus
-from dragoman.data.store import TokenStore
-from dragoman.models.language_model import carried_tensors, restore_carried
+from dragoman.base import DataError, RunError
+from dragoman.data import Batch, BatchPlan, BpttPlan, Corpus, Segment, TokenStore, VocabularyParts, read_batch
+from dragoman.models import carried_tensors, restore_carried
 from dragoman.training.config import TrainConfig
 from dragoman.training.runtime import ProcessGroup
 

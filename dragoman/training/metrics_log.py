@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.errors import MissingExtraError
-from dragoman.base.files import append_text, make_folder, write_text
+from dragoman.base import MissingExtraError, append_text, make_folder, write_text
 from dragoman.training.checkpoints import TrainingState
 
 WINDOW = 3  # log lines that must all be high: a spike, or a loss that has recovered, is no divergence

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import RunError
+from dragoman.base import RunError
 from dragoman.training.config import MovingAverageConfig, OptimizerConfig
 from dragoman.training.sharding import part_like
 from dragoman.training.trained_weights import saved_weights

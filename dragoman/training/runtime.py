@@ -16,8 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dragoman.base.errors import ConfigError, DragomanError, brief
-from dragoman.base.files import set_compiler_caches
+from dragoman.base import ConfigError, DragomanError, brief, set_compiler_caches
 from dragoman.training.display import Display
 from dragoman.training.signals import Stopped
 

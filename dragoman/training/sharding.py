@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
 from dragoman.training.config import MovingAverageConfig, TrainConfig
 
 

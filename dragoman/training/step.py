@@ -19,14 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import DragomanError, brief
-from dragoman.data.batch import Batch
-from dragoman.models.contracts import Loss
-from dragoman.models.kernels import fused_layers
-from dragoman.models.kernels.graph_inputs import GraphInputs
-from dragoman.models.kernels.step_buffers import StepBuffers
-from dragoman.models.kernels.support import wide
-from dragoman.models.layers.linear import Linear
+from dragoman.base import DragomanError, brief
+from dragoman.data import Batch
+from dragoman.models import Loss
+from dragoman.models.kernels import GraphInputs, StepBuffers, fused_layers, wide
+from dragoman.models.layers import Linear
 from dragoman.training.config import MovingAverageConfig, TrainConfig
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import MovingAverage, build_optimizer

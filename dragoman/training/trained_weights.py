@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import ConfigError, hint
-from dragoman.models.layers.linear import Linear, LoRALinear, merge
+from dragoman.base import ConfigError, hint
+from dragoman.models.layers import Linear, LoRALinear, merge
 from dragoman.training.config import LoRAConfig, RateConfig
 
 MAX_NAMES_SHOWN = 6

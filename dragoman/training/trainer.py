@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.base.errors import DragomanError
-from dragoman.base.files import remove_folder, write_text
-from dragoman.classical.model import FittedModel
-from dragoman.data.corpus import Corpus
-from dragoman.scoring.registry import higher_is_better
+from dragoman.base import DragomanError, remove_folder, write_text
+from dragoman.classical import FittedModel
+from dragoman.data import Corpus
+from dragoman.scoring import higher_is_better
 from dragoman.training.checkpointer import BestWeights, Checkpointer
 from dragoman.training.checkpoints import TrainingState, unfinished, write_tensors
 from dragoman.training.config import TrainConfig

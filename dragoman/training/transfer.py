@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import ConfigError, DataError, RunError, hint
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import SPECIALS, Tokenizer
-from dragoman.data.word_vectors import read_word_vectors
-from dragoman.models.layers.embeddings import token_tables
+from dragoman.base import ConfigError, DataError, RunError, hint
+from dragoman.data import SourceReader, read_word_vectors
+from dragoman.data.tokenizers import SPECIALS, Tokenizer
+from dragoman.models.layers import token_tables
 from dragoman.training.config import ALL, StartFromConfig, VectorsConfig
 from dragoman.training.optimizer import load_weights
 from dragoman.training.trained_weights import abbreviated, is_matched, top_modules

@@ -13,7 +13,7 @@ from dragoman.auto.search.run import (
 )
 from dragoman.auto.search.state import SearchState, load_search
 from dragoman.auto.search.worker import Job, Outcome
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from tests.conftest import words, write_rows
 from tests.processes import Command
 

@@ -29,7 +29,7 @@ from dragoman.auto.portfolio import (
     rules_table,
 )
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
-from dragoman.base.config.settings import dump, merge
+from dragoman.base.config import dump, merge
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.commands.train import longer_line
 from dragoman.data.config import DataConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.auto.configure import configure
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.config import DataConfig
 from dragoman.data.readers.base import READERS, ReadOptions

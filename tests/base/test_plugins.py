@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 import dragoman
+from dragoman.base import config as settings
 from dragoman.base import plugins
-from dragoman.base.config import settings
 from dragoman.base.config.table import Table
 from dragoman.base.errors import ConfigError
 from tests.conftest import words
@@ -235,7 +235,7 @@ def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
     info.joinpath("METADATA").write_text(
         "Metadata-Version: 2.1\nName: broken-example\nVersion: 2.0\n", encoding="utf-8"
     )
-    info.joinpath("entry_points.txt").write_text("[dragoman.base.plugins]\nx = broken_example\n", encoding="utf-8")
+    info.joinpath("entry_points.txt").write_text("[dragoman.plugins]\nx = broken_example\n", encoding="utf-8")
     site.joinpath("broken_example.py").write_text("raise RuntimeError('no luck')\n", encoding="utf-8")
     tmp_path.joinpath("out").write_text("a b\n", encoding="utf-8")
     line = "the plug-in 'broken_example' of the package broken-example 2.0 cannot be imported: RuntimeError: no luck"

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.base.errors import ConfigError
 from dragoman.commands.from_record import options_of
 

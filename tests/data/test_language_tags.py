@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.batch import batch_of
 from dragoman.data.config import DataConfig, Files, TokenizersConfig

@@ -20,7 +20,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError, MissingExtraError
 from dragoman.data.examples import Fault
 from dragoman.data.media import files as archives

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dragoman.base import plugins
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, SOS

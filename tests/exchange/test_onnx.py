@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.base.config.settings import merge
+from dragoman.base.config import merge
 from dragoman.runs import train
 from dragoman.runs.tasks.config import build
 from dragoman.training.display import Display

@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 
 import dragoman
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import DataError
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.inference.opened_inputs import open_inputs

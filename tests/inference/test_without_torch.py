@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.base.config.settings import inline
+from dragoman.base.config import inline
 from dragoman.classical import ngram
 from dragoman.cli import guarded
 from dragoman.data.tokenizers.base import EOS
@@ -23,7 +23,7 @@ SCRIPT = """
 import sys
 sys.modules["torch"] = None
 from dragoman.cli import guarded
-from dragoman.base.config.settings import inline
+from dragoman.base.config import inline
 for line in sys.stdin:
     assert guarded(line.split()) == 0, line
 """

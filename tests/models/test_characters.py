@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import dragoman
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS

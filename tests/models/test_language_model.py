@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batch import Tokens, batch_of, token_batch
 from dragoman.data.bptt import BpttPlan, Segment

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import build
+from dragoman.base.config import build
 from dragoman.base.errors import ConfigError
 from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS

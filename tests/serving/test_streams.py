@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.streaming import TextStream, cut
 from tests.conftest import quiet_machine

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.runs import train
 from dragoman.runs.tasks.config import build
 from dragoman.training.display import Display

@@ -170,7 +170,7 @@ def task_table(path: Path, task: str) -> dict[str, Any]:
 
 def write_config(path: Path, content: dict[str, Any]) -> Path:
     """A nested table as a TOML file."""
-    from dragoman.base.config.settings import inline
+    from dragoman.base.config import inline
 
     path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in content.items()), encoding="utf-8")
     return path

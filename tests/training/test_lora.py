@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.base.config.settings import merge
+from dragoman.base.config import merge
 from dragoman.base.errors import ConfigError
 from dragoman.data.batch import batch_of
 from dragoman.exchange.registry import export_run
@@ -177,7 +177,7 @@ def test_a_resumed_run_has_the_same_weights(place: Path) -> None:
 
 
 def json_table(run: Path, steps: int) -> dict[str, Any]:
-    from dragoman.base.config.settings import read_toml
+    from dragoman.base.config import read_toml
 
     return merge(read_toml(run / "config.toml"), {"train": {"steps": steps}})
 

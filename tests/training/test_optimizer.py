@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError
 from dragoman.training.config import MovingAverageConfig, OptimizerConfig
 from dragoman.training.optimizer import (

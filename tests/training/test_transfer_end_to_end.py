@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import merge
+from dragoman.base.config import merge
 from dragoman.base.errors import ConfigError, DragomanError, RunError
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.runs import Run, pretrained, train
@@ -134,7 +134,7 @@ def test_a_classifier_starts_with_a_translators_encoder_and_its_tokenizer(folder
 
 
 def test_what_came_over_is_told(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dragoman.base.config import settings
+    from dragoman.base import config as settings
 
     made = merge(classify(folder), {"train": {"start_from": str(folder / "first")}})
     made["model"]["encoder"]["feedforward"] = 24
@@ -155,7 +155,7 @@ def test_what_came_over_is_told(folder: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_path: Path) -> None:
-    from dragoman.base.config import settings
+    from dragoman.base import config as settings
 
     table = merge(classify(folder), {"train": {"start_from": str(folder / "first")}})
     (tmp_path / "c.toml").write_text(settings.dump(build(table)), encoding="utf-8")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import DataError
 from dragoman.data.examples import Example
 from dragoman.inference.load import load_run

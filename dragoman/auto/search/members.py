@@ -7,12 +7,11 @@ from pathlib import Path
 
 from dragoman.auto.search.state import shown_score
 from dragoman.auto.search.worker import score_of
-from dragoman.inference.load import load_predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.inference import load_predictor, told_elsewhere
 from dragoman.runs import Run
-from dragoman.scoring.report import score_table
-from dragoman.training.runtime import resolve_device
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
+from dragoman.scoring import score_table
+from dragoman.training import resolve_device
+from dragoman.training.validation import Seq2SeqValidator
 
 Score = Callable[[Sequence[Path]], float]  # of runs as an ensemble; higher is better
 

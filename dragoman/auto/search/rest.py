@@ -9,8 +9,8 @@ from dragoman.auto.search import plan
 from dragoman.auto.search.state import PAUSING, SearchState, Trial, cost, is_member
 from dragoman.auto.search.trial_config import copies_at_first
 from dragoman.auto.search.worker import Outcome
-from dragoman.runs.tasks.config import Config
-from dragoman.training.display import duration
+from dragoman.runs.tasks import Config
+from dragoman.training import duration
 
 HOPELESS = 3.0  # times the time that is left: what a usual training takes where a model that copies is tried beside it
 FILLED = 0.9  # share of the rest that jobs are planned for

@@ -49,15 +49,11 @@ from dragoman.auto.search.worker import (
     outcome_of_killed,
     state_of,
 )
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DragomanError
-from dragoman.base.files import copy_into, make_folder, remove_folder, write_text
-from dragoman.base.portable import usable_cores
-from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
-from dragoman.runs.tasks.config import Config, load, with_absolute_paths
-from dragoman.training.display import duration
-from dragoman.training.runtime import resolve_device
-from dragoman.training.signals import SearchStopped, signals_wait, stop_search_on_signals
+from dragoman.base import ConfigError, DragomanError, copy_into, make_folder, remove_folder, usable_cores, write_text
+from dragoman.base import config as settings
+from dragoman.runs import MEMBERS_FILE, locked, write_members
+from dragoman.runs.tasks import Config, load, with_absolute_paths
+from dragoman.training import SearchStopped, duration, resolve_device, signals_wait, stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first

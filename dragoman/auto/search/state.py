@@ -13,10 +13,9 @@ from statistics import variance
 from typing import TYPE_CHECKING, Any
 
 from dragoman.auto.search.plan import Cost, Resources
-from dragoman.base.errors import RunError
-from dragoman.base.files import refuse_links, write_text
-from dragoman.runs.folder import SEARCH
-from dragoman.scoring.registry import higher_is_better, metrics_by_name
+from dragoman.base import RunError, refuse_links, write_text
+from dragoman.runs import SEARCH
+from dragoman.scoring import higher_is_better, metrics_by_name
 
 if TYPE_CHECKING:
     from dragoman.auto.search.worker import Outcome

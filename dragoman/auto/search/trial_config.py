@@ -10,14 +10,12 @@ from pathlib import Path
 
 from dragoman.auto.search.plan import Cost
 from dragoman.auto.search.worker import Outcome
-from dragoman.base.config import settings
-from dragoman.base.files import write_text
-from dragoman.data.examples import Example
-from dragoman.data.split import read_examples, source_hash
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.runs.tasks.config import Config
-from dragoman.runs.tasks.table import task_of
-from dragoman.training.validation.seq2seq import with_all_references
+from dragoman.base import config as settings
+from dragoman.base import write_text
+from dragoman.data import Example, read_examples, source_hash
+from dragoman.models import EncoderDecoderConfig
+from dragoman.runs.tasks import Config, task_of
+from dragoman.training.validation import with_all_references
 
 FOLDS = 3
 TARGETS = {"loss": "chrf", "wer": "exact_match"}  # by the metric that selects the weights of a run

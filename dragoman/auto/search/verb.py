@@ -10,9 +10,9 @@ from dragoman.auto.options import SearchOptions
 from dragoman.auto.search.run import Search, Show
 from dragoman.auto.search.state import SearchState, check_folder, has_search, load_search
 from dragoman.auto.search.trial_config import is_length_given
-from dragoman.base.errors import DataError
-from dragoman.data.config import Files
-from dragoman.training.display import Display
+from dragoman.base import DataError
+from dragoman.data import Files
+from dragoman.training import Display
 
 
 def search(

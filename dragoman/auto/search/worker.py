@@ -19,11 +19,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.base.errors import DragomanError, RunError, brief, is_out_of_memory
-from dragoman.training.signals import signals_wait
+from dragoman.base import DragomanError, RunError, brief, is_out_of_memory
+from dragoman.training import signals_wait
 
 if TYPE_CHECKING:
-    from dragoman.training.checkpoints import TrainingState
+    from dragoman.training import TrainingState
 
 OVERDUE = "the time was over"
 SAVING = 6.0  # seconds in which workers save a checkpoint when a search is stopped
@@ -74,7 +74,7 @@ def run_job(job: Job) -> Outcome:
     """Train; a failure such as a diverged loss or too little memory becomes part of the outcome."""
     import torch
 
-    from dragoman.training.signals import Stopped
+    from dragoman.training import Stopped
 
     try:
         return train_up_to(job)
@@ -98,8 +98,8 @@ def train_up_to(job: Job) -> Outcome:
     import torch
 
     from dragoman.runs import train
-    from dragoman.runs.tasks.config import load
-    from dragoman.training.display import Display
+    from dragoman.runs.tasks import load
+    from dragoman.training import Display
 
     class Stopwatch(Display):
         """Shows nothing; notes when the first step begins."""
@@ -129,7 +129,7 @@ def train_up_to(job: Job) -> Outcome:
 def outcome_of(folder: Path, metric: str, state: TrainingState, loading: float = 0.0, overhead: float = 0.0) -> Outcome:
     """Where a run stands, by its state and its log."""
     from dragoman.runs import Run
-    from dragoman.training.checkpoints import read_tensors
+    from dragoman.training import read_tensors
 
     rows = Run(folder).metrics()
     rates = [row["tokens_per_second"] for row in rows if "loss" in row]
@@ -162,7 +162,7 @@ def warm_rate(rates: list[float]) -> float:
 
 def score_of(validation: Mapping[str, float], metric: str) -> float:
     """A metric of a validation, with the sign that makes higher better."""
-    from dragoman.scoring.registry import higher_is_better
+    from dragoman.scoring import higher_is_better
 
     value = validation.get(metric, math.nan)
     return -math.inf if math.isnan(value) else value if higher_is_better(metric) else -value
@@ -170,7 +170,7 @@ def score_of(validation: Mapping[str, float], metric: str) -> float:
 
 def state_of(folder: Path) -> TrainingState | None:
     """The newest state of a run; None: it has not begun."""
-    from dragoman.runs.resume import newest_state
+    from dragoman.runs import newest_state
 
     return newest_state(folder) if (folder / "config.toml").is_file() else None
 

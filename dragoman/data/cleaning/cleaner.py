@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.base.files import atomic_write, check_output
-from dragoman.base.long_work import Progress
+from dragoman.base import ConfigError, DataError, Progress, atomic_write, check_output
 from dragoman.data.cleaning.rules import CleanOptions, Profile, Rule, Settings, chosen_rules
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.readers.base import ReadOptions

@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError, hint
+from dragoman.base import ConfigError, hint
+from dragoman.base.config import Range, setting
 from dragoman.data.languages import load_identifier, same_language
 
 SMOOTHING = 15  # characters added to both lengths, so that short pairs may differ more

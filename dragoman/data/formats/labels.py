@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, InputRows, Row, TokenizerPair, TrainingExamples, targets

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.files import digest
+from dragoman.base import digest
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples

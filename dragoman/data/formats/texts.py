@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
 from dragoman.data.config import DataConfig, TokenizersConfig, paths_of
 from dragoman.data.examples import Example, Fault, Pairs, check_text, file_of
 from dragoman.data.formats.base import ExampleFormat, InputRows, Row, TokenizerPair, TrainingExamples, targets

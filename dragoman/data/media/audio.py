@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.config.settings import Range, Size, setting
-from dragoman.base.errors import MissingExtraError
+from dragoman.base import MissingExtraError
+from dragoman.base.config import Range, Size, setting
 from dragoman.data.media.files import MediaError
 
 if TYPE_CHECKING:

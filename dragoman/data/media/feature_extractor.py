@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from numpy.typing import NDArray
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.data.examples import Fault
 from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
 from dragoman.data.media.files import MediaError, read_many, reads_folders

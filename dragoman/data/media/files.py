@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import DataError, nearest
+from dragoman.base import DataError, nearest
 from dragoman.data.examples import Fault, FaultKind
 from dragoman.data.readers.base import READERS, compression_of
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.config.settings import Size, setting
-from dragoman.base.errors import MissingExtraError
+from dragoman.base import MissingExtraError
+from dragoman.base.config import Size, setting
 from dragoman.data.media.files import MediaError, unpacked_folder
 
 COLOURS = 3

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from dragoman.base.config.table import Table
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
+from dragoman.base.config import Table
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.tokenizers.language_tags import TAG_NAME
 

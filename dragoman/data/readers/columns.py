@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 
-from dragoman.base.errors import ConfigError, nearest
+from dragoman.base import ConfigError, nearest
 from dragoman.data.examples import Example, Fault, FaultError
 from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from dragoman.base.errors import ConfigError, hint
+from dragoman.base import ConfigError, hint
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, file_of, normalise
 from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
 from dragoman.data.readers.columns import column_numbers

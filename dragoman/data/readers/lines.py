@@ -15,7 +15,7 @@ from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from dragoman.base.errors import DataError, MissingExtraError, nearest
+from dragoman.base import DataError, MissingExtraError, nearest
 from dragoman.data.examples import Example, Fault, FaultError, normalise
 from dragoman.data.readers.base import READERS, LineSpan, Reader, ReadOptions, ShardRow, SourceRow, compression_of
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.base.config.settings import override
-from dragoman.base.errors import DataError, nearest
-from dragoman.base.files import cache_home, digest
+from dragoman.base import DataError, cache_home, digest, nearest
+from dragoman.base.config import override
 from dragoman.data.examples import Example, Fault, FaultError, Pairs
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from dragoman.data.readers.base import ReadOptions, SourceRow, column_names

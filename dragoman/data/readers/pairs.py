@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
 from dragoman.data.examples import (
     CONTROLS_EXCEPT_TAB,
     Example,

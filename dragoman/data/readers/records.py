@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.errors import ConfigError, DataError, MissingExtraError
+from dragoman.base import ConfigError, DataError, MissingExtraError
 from dragoman.data.examples import Example, Fault, FaultError, FaultKind
 from dragoman.data.readers.base import Reader, ReadOptions, ShardRow, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import LineReader, SourceParser, parse_lines

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from xml.parsers import expat
 
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.languages import same_language
 from dragoman.data.readers.base import Reader, ReadOptions, SourceRow

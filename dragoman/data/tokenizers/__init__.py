@@ -1,1 +1,5 @@
 """Tokenizers: text, labels, numbers ↔ ids."""
+
+from dragoman.base.face import face
+
+__getattr__, __dir__ = face(__name__, __file__)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dragoman.base.config.settings import setting
+from dragoman.base.config import setting
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     UNK,

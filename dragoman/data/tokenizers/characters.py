@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
 from typing import Annotated, ClassVar
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     EOS,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dragoman.base.errors import DataError, nearest
+from dragoman.base import DataError, nearest
 from dragoman.data.tokenizers.base import Tokenizer, content_hash
 
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from dragoman.base.errors import ConfigError, DataError, nearest
+from dragoman.base import ConfigError, DataError, nearest
 from dragoman.data.source_reader import SourceReader, Span
 from dragoman.data.tokenizers.base import WrappedTokenizer
 

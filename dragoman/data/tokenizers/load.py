@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from dragoman.base.config import settings
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import ConfigError, RunError, hint
+from dragoman.base import ConfigError, RunError, hint
+from dragoman.base import config as settings
+from dragoman.base.config import setting
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS, FeatureExtractor, MediaConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import TextPairTokenizer, Tokenizer

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.config import settings
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
+from dragoman.base import config as settings
+from dragoman.base.config import setting
 from dragoman.data.tokenizers.base import Tokenizer, content_hash, settings_json
 
 CHANNEL_SEPARATOR = ";"

@@ -16,8 +16,8 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
+from dragoman.base.config import Range, setting
 from dragoman.data.rows import FlatRows
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Annotated, Any, ClassVar
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import SPECIALS, UNK, NoTextError, VocabularyTokenizer, WordCache
 

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
-from dragoman.base.config.settings import Range, setting
+from dragoman.base.config import Range, setting
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import UNK, UNKNOWN_SURFACE, UNSEEN, VocabularyTokenizer, most_frequent
 

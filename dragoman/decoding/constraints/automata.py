@@ -11,8 +11,8 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from dragoman.base.long_work import check_interrupted
-from dragoman.data.tokenizers.base import EOS
+from dragoman.base import check_interrupted
+from dragoman.data.tokenizers import EOS
 from dragoman.decoding.constraints.constraint import AutomatonState, Constraint
 from dragoman.decoding.constraints.phrases import RequiredPhrases
 from dragoman.decoding.constraints.token_bytes import NO_TEXT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dragoman.base.errors import DataError
-from dragoman.data.tokenizers.base import UNK, Tokenizer
+from dragoman.base import DataError
+from dragoman.data.tokenizers import UNK, Tokenizer
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.phrases import AllowedOutputs, ForbiddenTexts, RequiredPhrases

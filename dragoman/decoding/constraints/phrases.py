@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers import EOS
 from dragoman.decoding.constraints.constraint import AutomatonState, Constraint, ListedConstraint
 from dragoman.decoding.constraints.token_bytes import INSIDE, START, TokenBytes
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
 from dragoman.decoding.constraints.constraint import AutomatonState, ListedConstraint, few_per_state
 from dragoman.decoding.constraints.token_bytes import NO_TEXT, START, TokenBytes
 

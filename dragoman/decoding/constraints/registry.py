@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dragoman.base.config.table import Table
-from dragoman.base.errors import DataError, hint
+from dragoman.base import DataError, hint
+from dragoman.base.config import Table
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.phrases import PrefixConstraint
 from dragoman.decoding.constraints.regex import RegexConstraint

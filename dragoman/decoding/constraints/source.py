@@ -11,8 +11,8 @@ from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 
-from dragoman.base.errors import DataError
-from dragoman.data.readers.lines import read_lines
+from dragoman.base import DataError
+from dragoman.data.readers import read_lines
 from dragoman.decoding.constraints.spec import OutputConstraints
 
 # Each pattern must take linear time. Where it begins with a repetition, it may begin only where that begins.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base import ConfigError, DataError
 
 FIELDS = ("prefix", "forbid", "require", "allow", "pattern", "constrain")
 

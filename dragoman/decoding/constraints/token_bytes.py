@@ -7,8 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from functools import cached_property
 
-from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK, Tokenizer
-from dragoman.data.tokenizers.words import JOINER
+from dragoman.data.tokenizers import EOS, JOINER, PAD, SOS, UNK, Tokenizer
 
 START, INSIDE = 0, 1  # context of a token: no space is due before it (as at the start of the output), or one is
 NO_TEXT = (PAD, UNK, SOS, EOS)

@@ -10,7 +10,7 @@ from itertools import chain, zip_longest
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers import EOS
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import AutomatonState
 from dragoman.decoding.scorer import NEG_INF

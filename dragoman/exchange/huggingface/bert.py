@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from dragoman.base.errors import DataError
-from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.base import DataError
+from dragoman.data import DataConfig, TokenizersConfig
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, TokenOrder, layer_names, linear, read_names
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id, word_pieces
 from dragoman.exchange.huggingface.translation import activation
-from dragoman.models.encoders.bert import BertEncoderConfig
-from dragoman.models.masked_lm import MaskedLMConfig
-from dragoman.runs.tasks.language_model import MaskedLanguageModelTaskConfig
+from dragoman.models import MaskedLMConfig
+from dragoman.models.encoders import BertEncoderConfig
+from dragoman.runs.tasks import MaskedLanguageModelTaskConfig
 
 BERT_HEAD = {"transform": "transform.dense", "transform_norm": "transform.LayerNorm"}
 ROBERTA_HEAD = {"transform": "dense", "transform_norm": "layer_norm"}

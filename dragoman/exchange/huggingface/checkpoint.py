@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 
 Choice = TypeVar("Choice")
 MAX_JSON = 64 << 20  # bytes

@@ -17,18 +17,24 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
-from dragoman.data.tokenizers.characters import ByteTokenizer
-from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import (
+    EOS,
+    PAD,
+    SOS,
+    SPECIALS,
+    UNK,
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+)
+from dragoman.decoding import SUPPRESSED_TOKENS
 from dragoman.exchange.huggingface import t5_exporting
 from dragoman.exchange.huggingface.family import Converted, bart_layers, split_names
-from dragoman.inference.engine.exporter import PLAIN, Exporter, encoder_decoder, stacks_of, transformer_blockers
-from dragoman.models.config import TransformerConfig
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.layers.config import RelativeBiasConfig, SinusoidalConfig
-from dragoman.models.layers.positions import sinusoids
+from dragoman.inference.engine import PLAIN, Exporter, encoder_decoder, stacks_of, transformer_blockers
+from dragoman.models import EncoderDecoder, TransformerConfig
+from dragoman.models.layers import RelativeBiasConfig, SinusoidalConfig, sinusoids
 from dragoman.runs import Run
 
 ACTIVATIONS = {"silu": "swish", "relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new"}

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import DataError
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
+from dragoman.base import DataError
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.runs.tasks.config import Config
+from dragoman.runs.tasks import Config
 
 NEVER = -1e3  # bias of a token that the imported model does not have: its probability is 0 in float32
 LENGTH_RATIO = 2.0  # target tokens for one source token, which limits the length of outputs; no folder says it

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from dragoman.base.errors import DataError
-from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.base import DataError
+from dragoman.data import DataConfig, TokenizersConfig
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, linear, read_names
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces
 from dragoman.exchange.huggingface.translation import activation
-from dragoman.models.config import TransformerConfig
-from dragoman.models.language_model import LanguageModelConfig
-from dragoman.models.layers.config import LearnedConfig
-from dragoman.runs.tasks.language_model import LanguageModelTaskConfig
-from dragoman.training.config import TrainConfig
+from dragoman.models import LanguageModelConfig, TransformerConfig
+from dragoman.models.layers import LearnedConfig
+from dragoman.runs.tasks import LanguageModelTaskConfig
+from dragoman.training import TrainConfig
 
 EXPRESSED = {
     "scale_attn_weights": True,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from safetensors.torch import save_file
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, DataError, RunError, hint
+from dragoman.base import ConfigError, DataError, RunError, hint
+from dragoman.base import config as settings
 from dragoman.exchange.huggingface.bert import read_bert, read_roberta
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Family, Imported, check_weights
@@ -20,10 +20,9 @@ from dragoman.exchange.huggingface.speech import read_wav2vec2, read_whisper
 from dragoman.exchange.huggingface.t5 import read_t5
 from dragoman.exchange.huggingface.translation import read_m2m100, read_marian, read_mbart, read_pegasus
 from dragoman.exchange.options import ImportOptions
-from dragoman.runs.folder import IMPORTED, new_run
-from dragoman.runs.network import limit_parameters
-from dragoman.runs.tasks.table import task_of
-from dragoman.training.config import OptimizerConfig
+from dragoman.runs import IMPORTED, limit_parameters, new_run
+from dragoman.runs.tasks import task_of
+from dragoman.training import OptimizerConfig
 
 # By `model_type`.
 FAMILIES: dict[str, Family] = {

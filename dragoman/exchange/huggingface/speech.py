@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DataError
-from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.media.audio import WaveformConfig, WhisperMelConfig
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig
-from dragoman.data.tokenizers.characters import CTCCharactersConfig, CTCCharacterTokenizer
-from dragoman.decoding.config import SearchConfig
+from dragoman.base import DataError
+from dragoman.data import DataConfig, TokenizersConfig
+from dragoman.data.media import FeatureExtractor, WaveformConfig, WhisperMelConfig
+from dragoman.data.tokenizers import ByteLevelBPEConfig, CTCCharactersConfig, CTCCharacterTokenizer
+from dragoman.decoding import SearchConfig
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import (
     NEVER,
@@ -31,18 +29,16 @@ from dragoman.exchange.huggingface.family import (
 )
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id
 from dragoman.exchange.huggingface.translation import activation, language, search_settings, transformer
-from dragoman.models.captioner import SpeechToTextConfig
-from dragoman.models.config import TransformerConfig
-from dragoman.models.encoders.frames import (
+from dragoman.models import SpeechToTextConfig, TranscriberConfig, TransformerConfig
+from dragoman.models.encoders import (
     Conv1dSubsamplingConfig,
     ConvolutionalPositionsConfig,
     FramesConfig,
     WaveformConvolutionsConfig,
 )
-from dragoman.models.layers.config import LearnedConfig, NoPositionsConfig
-from dragoman.models.transcriber import TranscriberConfig
-from dragoman.runs.tasks.media import TranscribeConfig
-from dragoman.training.config import TrainConfig
+from dragoman.models.layers import LearnedConfig, NoPositionsConfig
+from dragoman.runs.tasks import TranscribeConfig
+from dragoman.training import TrainConfig
 
 SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "word_delimiter_token": "|"}
 LAYER = {

@@ -7,18 +7,24 @@ from typing import Any, Literal
 
 import torch
 
-from dragoman.base.errors import DataError
-from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.tokenizers.base import SOS, SPECIALS
-from dragoman.data.tokenizers.characters import BYTE_TOKENS, BytesConfig, ByteTokenizer
-from dragoman.data.tokenizers.subwords import SentencePieceConfig, SentencePieceTokenizer
+from dragoman.base import DataError
+from dragoman.data import DataConfig, TokenizersConfig
+from dragoman.data.tokenizers import (
+    BYTE_TOKENS,
+    SOS,
+    SPECIALS,
+    BytesConfig,
+    ByteTokenizer,
+    SentencePieceConfig,
+    SentencePieceTokenizer,
+)
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, read_names
 from dragoman.exchange.huggingface.translation import search_settings, sentence_piece, vocabularies_of
-from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.layers.config import RelativeBiasConfig
-from dragoman.runs.tasks.translate import TranslateConfig
-from dragoman.training.config import TrainConfig
+from dragoman.models import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.layers import RelativeBiasConfig
+from dragoman.runs.tasks import TranslateConfig
+from dragoman.training import TrainConfig
 
 # feed_forward_proj → (activation, gated); of several names the export writes the first
 FEED_FORWARD: dict[str, tuple[Any, bool]] = {

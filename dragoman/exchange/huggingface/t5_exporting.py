@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
-from dragoman.data.tokenizers.characters import ByteTokenizer
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import EOS, PAD, SOS, SPECIALS, UNK, ByteTokenizer, Tokenizer
 from dragoman.exchange.huggingface.family import NEVER, Converted, split_names
 from dragoman.exchange.huggingface.t5 import FEED_FORWARD, names
-from dragoman.inference.engine.exporter import encoder_decoder, stacks_of, transformer_blockers
-from dragoman.models.config import TransformerConfig
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.layers.config import RelativeBiasConfig
+from dragoman.inference.engine import encoder_decoder, stacks_of, transformer_blockers
+from dragoman.models import EncoderDecoder, TransformerConfig
+from dragoman.models.layers import RelativeBiasConfig
 from dragoman.runs import Run
 
 # Our setting → the values that the class can express.

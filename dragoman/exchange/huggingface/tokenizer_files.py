@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragoman.base.errors import DataError
-from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer, parse_merges
-from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer
+from dragoman.base import DataError
+from dragoman.data.tokenizers import (
+    ByteLevelBPEConfig,
+    ByteLevelBPETokenizer,
+    WordPieceConfig,
+    WordPieceTokenizer,
+    parse_merges,
+)
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import tokens_by_id
 

@@ -11,11 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DataError, nearest
-from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.tokenizers.base import EOS
-from dragoman.data.tokenizers.subwords import TAG, SentencePieceConfig, SentencePieceTokenizer
-from dragoman.decoding.config import SearchConfig
+from dragoman.base import DataError, nearest
+from dragoman.data import DataConfig, TokenizersConfig
+from dragoman.data.tokenizers import EOS, TAG, SentencePieceConfig, SentencePieceTokenizer
+from dragoman.decoding import SearchConfig
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import (
     Imported,
@@ -27,9 +26,9 @@ from dragoman.exchange.huggingface.family import (
     read_names,
     tokens_by_id,
 )
-from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.layers.config import LearnedConfig, PositionsConfig, SinusoidalConfig
-from dragoman.runs.tasks.translate import TranslateConfig
+from dragoman.models import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.layers import LearnedConfig, PositionsConfig, SinusoidalConfig
+from dragoman.runs.tasks import TranslateConfig
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh"}
 UNUSED_POSITIONS = 2  # first rows of the position table of mBART

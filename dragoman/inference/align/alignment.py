@@ -12,14 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import ConfigError, DataError, hint
-from dragoman.data.batch import Batch, batch_of
-from dragoman.data.config import DataConfig, paths_of
-from dragoman.data.examples import Fault, Pairs
-from dragoman.data.source_reader import Span
-from dragoman.data.split import read_examples, summarize_faults
-from dragoman.data.tokenizers.language_tags import check_tag, split_tag
-from dragoman.data.tokenizers.pair_codec import PairCodec
+from dragoman.base import ConfigError, DataError, hint
+from dragoman.data import Batch, DataConfig, Fault, Pairs, Span, batch_of, paths_of, read_examples, summarize_faults
+from dragoman.data.tokenizers import PairCodec, check_tag, split_tag
 from dragoman.inference.align.alignments import WordAlignment
 from dragoman.inference.align.attention import cross_attention_weights
 from dragoman.inference.inputs import StreamOptions, Warn
@@ -27,9 +22,8 @@ from dragoman.inference.long_inputs import InputTooLongError
 from dragoman.inference.pipeline import Done, Row, stream_outputs
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import QUIET, PairWork, pair_inputs
-from dragoman.models.layers.attention import alignment_layer
-from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, swap_direction
-from dragoman.scoring.symmetrization import METHODS, symmetrize_links
+from dragoman.models.layers import alignment_layer
+from dragoman.scoring import METHODS, GoldAlignment, Links, alignment_score, swap_direction, symmetrize_links
 
 Segment = Callable[[str], Sequence[Span]]  # the words of a text
 Words = tuple[list[Span], list[Span]]  # of source and target

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from dragoman.base.config.fields import Range, Size, setting
-from dragoman.base.errors import ConfigError
-from dragoman.scoring.alignment import Links, links_text
+from dragoman.base import ConfigError
+from dragoman.base.config import Range, Size, setting
+from dragoman.scoring import Links, links_text
 
 if TYPE_CHECKING:
     from torch import Tensor

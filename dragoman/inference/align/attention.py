@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import DataError
-from dragoman.classical.model import FittedModel
-from dragoman.data.batch import Batch
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, UNK
-from dragoman.decoding.ensemble import Ensemble
+from dragoman.base import DataError
+from dragoman.classical import FittedModel
+from dragoman.data import Batch, SourceReader
+from dragoman.data.tokenizers import EOS, UNK
+from dragoman.decoding import Ensemble
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.models.layers.attention import alignment_layer, observe_attention
+from dragoman.models.layers import alignment_layer, observe_attention
 
 
 @contextmanager

@@ -9,23 +9,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.batch import pad_tokens
-from dragoman.data.examples import Fault
-from dragoman.data.media.audio import AudioConfig, WaveformConfig
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.images import LineImageConfig
-from dragoman.data.tokenizers.base import PAD, UNK, Tokenizer
-from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.base import ConfigError
+from dragoman.data import Fault, pad_tokens
+from dragoman.data.media import AudioConfig, FeatureExtractor, LineImageConfig, WaveformConfig
+from dragoman.data.tokenizers import PAD, UNK, Tokenizer
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.align.alignment import token_word_shares, word_spans
 from dragoman.inference.align.alignments import AlignedSpan, ForcedAlignment
 from dragoman.inference.inputs import Warn
 from dragoman.inference.pipeline import Done, Row, as_input
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import PairWork
-from dragoman.models.contracts import CTCEmissions
-from dragoman.models.layers.ctc import viterbi_positions
-from dragoman.models.transcriber import Transcriber
+from dragoman.models import CTCEmissions, Transcriber
+from dragoman.models.layers import viterbi_positions
 
 
 class MediaFeatures(NamedTuple):

@@ -8,16 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import DataError
-from dragoman.base.long_work import is_watched, progress
-from dragoman.classical.aligner import WordAlignerModel
-from dragoman.classical.word_alignment import PRIOR
-from dragoman.data.examples import Fault, Pairs
-from dragoman.data.inputs import ReadingOptions, media_inputs
-from dragoman.data.media.files import is_media
-from dragoman.data.readers.lines import read_lines
-from dragoman.data.tokenizers.language_tags import check_tag
-from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.base import DataError, is_watched, progress
+from dragoman.classical import PRIOR, WordAlignerModel
+from dragoman.data import Fault, Pairs, ReadingOptions, media_inputs
+from dragoman.data.media import is_media
+from dragoman.data.readers import read_lines
+from dragoman.data.tokenizers import check_tag
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.align.alignment import Aligner, FilePairs, Pair, read_raw_pairs
 from dragoman.inference.align.alignments import AlignOptions, ForcedAlignment, TermOptions, WordAlignment
 from dragoman.inference.align.ctc_alignment import ForceAlignWork, MediaFeatures, require_transcriber, transcribe
@@ -29,8 +26,8 @@ from dragoman.inference.opened_inputs import check_reading
 from dragoman.inference.pipeline import stream_outputs
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import QUIET, pair_inputs
-from dragoman.scoring.alignment import read_alignments
-from dragoman.training.display import Display
+from dragoman.scoring import read_alignments
+from dragoman.training import Display
 
 FILES = 256  # whose features are in memory together
 OF_ALIGNERS = {"predict", "threshold", "combine", "batch_size", "tag"}

@@ -14,22 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DataError
-from dragoman.classical.aligner import WordAlignerModel
-from dragoman.classical.model import Note
-from dragoman.classical.phrase_table import phrase_spans
-from dragoman.classical.rows import Floats, Ragged
-from dragoman.classical.vocabulary import Vocabulary
-from dragoman.classical.word_alignment import PRIOR, BothDirections
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import UNK
+from dragoman.base import DataError
+from dragoman.classical import PRIOR, BothDirections, Floats, Note, Ragged, Vocabulary, WordAlignerModel, phrase_spans
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import UNK
 from dragoman.inference.align.alignment import NO_ALIGNMENT, Pair, token_word_shares, word_spans, words_of_pair
 from dragoman.inference.align.alignments import WordAlignment
 from dragoman.inference.inputs import Warn
 from dragoman.inference.pipeline import Done, Row
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import PairWork
-from dragoman.scoring.alignment import Links
+from dragoman.scoring import Links
 
 MAX_WORDS = 500  # of a sentence; longer ones need too much memory for too little
 WINDOW = 32_768  # pairs aligned at a time; fewer cost time for each of many small arrays

@@ -12,23 +12,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.base.errors import ConfigError, RunError
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.constraints.spec import FIELDS
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
-from dragoman.decoding.options import DecodingOptions, changed_fields
+from dragoman.base import ConfigError, RunError
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import Tokenizer
+from dragoman.decoding import SUPPRESSED_TOKENS, DecodingOptions, SearchConfig, changed_fields
+from dragoman.decoding.constraints import FIELDS
 from dragoman.inference.engine import ctranslate2 as exchange
 from dragoman.inference.engine.engine import Engine
 from dragoman.inference.engine.exporter import stacks_of
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.models.traits import ModelTraits
+from dragoman.models import EncoderDecoderConfig, ModelTraits
 from dragoman.runs import Run
-from dragoman.runs.tasks.base import length_limit
+from dragoman.runs.tasks import length_limit
 
 if TYPE_CHECKING:
-    from dragoman.decoding.shortlist import Shortlist
+    from dragoman.decoding import Shortlist
 
 TORCH = "torch"
 ENGINES = ("auto", "torch", "ctranslate2")
@@ -75,7 +72,7 @@ def open_shortlist(options: DecodingOptions) -> Shortlist | None:
     """The shortlist of options whose method is open; None: they have none."""
     if options.method is None:
         return None
-    from dragoman.decoding.shortlist import Shortlist
+    from dragoman.decoding import Shortlist
 
     return options.method if isinstance(options.method, Shortlist) else None
 

@@ -12,13 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.errors import ConfigError, MissingExtraError
-from dragoman.base.files import digest, digests
-from dragoman.data.source_reader import SourceReader
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.base import ConfigError, MissingExtraError, digest, digests
+from dragoman.data import SourceReader
+from dragoman.decoding import SUPPRESSED_TOKENS
 from dragoman.inference.engine.exporter import PLAIN, transformer_blockers
-from dragoman.models.config import TransformerConfig
-from dragoman.models.layers.config import LearnedConfig
+from dragoman.models import TransformerConfig
+from dragoman.models.layers import LearnedConfig
 
 FORMAT = 1  # of the folder; one of another format is written again
 MADE_FROM = "made-from.json"

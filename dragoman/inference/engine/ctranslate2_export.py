@@ -21,12 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.base.errors import ConfigError
-from dragoman.base.files import make_temporary, remove_folder
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
-from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.base import ConfigError, make_temporary, remove_folder
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import EOS, SOS, UNK, SentencePieceTokenizer, SubwordTokenizer, Tokenizer
+from dragoman.decoding import SUPPRESSED_TOKENS
 from dragoman.inference.engine.ctranslate2 import (
     COPIES,
     IMPOSSIBLE,
@@ -44,13 +42,10 @@ from dragoman.inference.engine.ctranslate2 import (
     written_folder,
 )
 from dragoman.inference.engine.exporter import Exporter, encoder_decoder, stacks_of
-from dragoman.models.config import TransformerConfig
-from dragoman.models.decoders.transformer import DecoderBlock, TransformerDecoder
-from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.encoders.transformer import EncoderBlock, TransformerEncoder
-from dragoman.models.layers.config import RotaryConfig
-from dragoman.models.layers.feed_forward import FeedForward
-from dragoman.models.layers.positions import sinusoids
+from dragoman.models import EncoderDecoder, TransformerConfig
+from dragoman.models.decoders import DecoderBlock, TransformerDecoder
+from dragoman.models.encoders import EncoderBlock, TransformerEncoder
+from dragoman.models.layers import FeedForward, RotaryConfig, sinusoids
 from dragoman.runs import Run
 
 # ---------------------------------------------------------------------- parameters to tensors of the specification

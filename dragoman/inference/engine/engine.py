@@ -26,21 +26,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.base.errors import ConfigError
-from dragoman.base.long_work import check_interrupted, stop_check
-from dragoman.base.portable import usable_cores
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, Tokenizer
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.scorer import Scorer
+from dragoman.base import ConfigError, check_interrupted, stop_check, usable_cores
+from dragoman.data import SourceReader
+from dragoman.data.tokenizers import EOS, Tokenizer
+from dragoman.decoding import Hypothesis, Scorer, SearchConfig
 from dragoman.inference.engine import ctranslate2 as exchange
 from dragoman.inference.engine.exporter import stacks_of
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.runs.tasks.base import length_limit
+from dragoman.models import EncoderDecoderConfig
+from dragoman.runs.tasks import length_limit
 
 if TYPE_CHECKING:
-    from dragoman.decoding.shortlist import Shortlist
+    from dragoman.decoding import Shortlist
 
 ALMOST_NO_PENALTY = 1e-30
 LONG = 128  # tokens: only longer searches look whether to stop, which costs a call of Python for every token

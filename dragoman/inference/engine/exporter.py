@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.layers.config import FullConfig, RelativeSinusoidalConfig
+from dragoman.models import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.layers import FullConfig, RelativeSinusoidalConfig
 from dragoman.runs import Run
 
 if TYPE_CHECKING:
-    from dragoman.data.batch import Batch
-    from dragoman.models.encoder_decoder import EncoderDecoder
+    from dragoman.data import Batch
+    from dragoman.models import EncoderDecoder
 
 # Settings of a Transformer for which neither CTranslate2 nor Marian has a layer, and the values that go.
 PLAIN: dict[str, tuple[Any, ...]] = {"head_width": (0,), "embedding_norm": (False,), "norm_epsilon": (0.0,)}
@@ -54,7 +54,7 @@ def encoder_decoder(run: Run) -> EncoderDecoder:
     """The model of a run whose blockers said that it is one."""
     import torch
 
-    from dragoman.models.encoder_decoder import EncoderDecoder
+    from dragoman.models import EncoderDecoder
 
     model = run.model(torch.device("cpu"))
     assert isinstance(model, EncoderDecoder)

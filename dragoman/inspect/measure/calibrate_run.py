@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.data.examples import Pairs
-from dragoman.inference.load import load_predictor
+from dragoman.data import Pairs
+from dragoman.inference import load_predictor
 from dragoman.inspect.measure import calibration as confidence
 from dragoman.inspect.options import CalibrateOptions
 from dragoman.inspect.views.figures import INK, PAPER, check_plot_path, new_figure, save_plot
-from dragoman.scoring.calibration import Reliability, RiskPoint, at_error_rate
+from dragoman.scoring import Reliability, RiskPoint, at_error_rate
 
 
 class Calibrated(NamedTuple):

@@ -13,21 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DataError
-from dragoman.base.files import write_text
-from dragoman.data.batch import batch_of
-from dragoman.data.collate import batches_by_length
-from dragoman.data.examples import Pairs
-from dragoman.data.store import source_rows
-from dragoman.data.tokenizers.base import PAD, UNK
-from dragoman.decoding.searches import search
-from dragoman.inference.align.alignment import FilePairs
-from dragoman.inference.confidence import CALIBRATION, log_probability
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import TokenPair, encoded_pairs, forced_batches, token_confidences
-from dragoman.models.heads.softmax import full_precision
-from dragoman.runs.resume import check_same_data
-from dragoman.scoring.calibration import (
+from dragoman.base import DataError, write_text
+from dragoman.data import Pairs, batch_of, batches_by_length, source_rows
+from dragoman.data.tokenizers import PAD, UNK
+from dragoman.decoding import search
+from dragoman.inference import (
+    CALIBRATION,
+    Predictor,
+    TokenPair,
+    encoded_pairs,
+    forced_batches,
+    log_probability,
+    token_confidences,
+)
+from dragoman.inference.align import FilePairs
+from dragoman.models.heads import full_precision
+from dragoman.runs import check_same_data
+from dragoman.scoring import (
     PlattScale,
     Reliability,
     RiskPoint,

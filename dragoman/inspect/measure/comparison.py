@@ -12,14 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.base.errors import DataError, DragomanError
-from dragoman.classical.model import FittedModel
-from dragoman.data.examples import Example
-from dragoman.inference.evaluation import as_examples
-from dragoman.inference.load import load_predictor
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.training_data import in_letters
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.base import DataError, DragomanError
+from dragoman.classical import FittedModel
+from dragoman.data import Example
+from dragoman.inference import Predictor, as_examples, in_letters, load_predictor, told_elsewhere
 from dragoman.inspect.measure.cost import (
     THEORY,
     LayerCost,
@@ -36,11 +32,21 @@ from dragoman.inspect.views.layer_table import parameter_count
 from dragoman.inspect.views.subject import open_subject
 from dragoman.inspect.views.view import View
 from dragoman.runs import Run
-from dragoman.scoring.buckets import by_length, score_buckets, text_length
-from dragoman.scoring.edit import align_edits
-from dragoman.scoring.metric import Statistics, TextMetric
-from dragoman.scoring.registry import higher_is_better, metrics_for, select_metrics, text_statistics
-from dragoman.scoring.significance import bootstrap, interval, paired_bootstrap
+from dragoman.scoring import (
+    Statistics,
+    TextMetric,
+    align_edits,
+    bootstrap,
+    by_length,
+    higher_is_better,
+    interval,
+    metrics_for,
+    paired_bootstrap,
+    score_buckets,
+    select_metrics,
+    text_length,
+    text_statistics,
+)
 
 SHOWN = 40  # outputs side by side
 MAX_GRADIENT_TOKENS = 60

@@ -14,13 +14,23 @@ from torch import Tensor, nn
 
 from dragoman.inspect.options import BenchOptions
 from dragoman.inspect.views.figures import check_plot_path, new_figure, save_plot
-from dragoman.models.layers.cells import GRUConfig, LSTMConfig
-from dragoman.models.layers.config import FullConfig, LinearConfig, LocalConfig, SegmentsConfig
-from dragoman.models.layers.convolution import CharacterConvolution, GatedConvolution
-from dragoman.models.layers.recurrence import Cell
-from dragoman.models.layers.rnn import Unidirectional
-from dragoman.models.layers.self_attention import LinearAttention, LocalAttention, SegmentAttention, SelfAttention
-from dragoman.training.runtime import resolve_device
+from dragoman.models.layers import (
+    Cell,
+    CharacterConvolution,
+    FullConfig,
+    GatedConvolution,
+    GRUConfig,
+    LinearAttention,
+    LinearConfig,
+    LocalAttention,
+    LocalConfig,
+    LSTMConfig,
+    SegmentAttention,
+    SegmentsConfig,
+    SelfAttention,
+    Unidirectional,
+)
+from dragoman.training import resolve_device
 
 WIDTH, HEADS = 64, 4
 WINDOW = 32  # of restricted attention

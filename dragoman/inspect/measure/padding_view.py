@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.inference.predictor import Predictor
+from dragoman.inference import Predictor
 from dragoman.inspect.views.view import View
 
 ROWS = 16  # of a batch in the picture

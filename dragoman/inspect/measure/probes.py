@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import DataError, DragomanError, hint
-from dragoman.inference.training_data import has_sentences, is_english, is_spaced, training_texts
+from dragoman.base import DataError, DragomanError, hint
+from dragoman.inference import has_sentences, is_english, is_spaced, training_texts
 from dragoman.runs import Run
-from dragoman.scoring.edit import align_edits, edit_distance
+from dragoman.scoring import align_edits, edit_distance
 
 Predict = Callable[[Sequence[str]], Sequence[str]]
 

@@ -10,21 +10,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.config import settings
-from dragoman.base.errors import RunError
-from dragoman.base.terminal import unguarded, visible
-from dragoman.data.source_reader import SourceReader
+from dragoman.base import RunError, unguarded, visible
+from dragoman.base import config as settings
+from dragoman.data import SourceReader
 from dragoman.inspect.options import InfoOptions
 from dragoman.inspect.views.figures import INK, check_plot_path, new_figure, save_plot
 from dragoman.inspect.views.layer_row import LayerRow, tensor_table
-from dragoman.runs import Run
-from dragoman.runs.folder import import_record
-from dragoman.runs.resume import newest_state
-from dragoman.runs.tasks.base import encoder_of, length_limit
-from dragoman.runs.versions import current_version, list_versions
-from dragoman.scoring.registry import higher_is_better, metrics_by_name
-from dragoman.training.config import BestAverageConfig, LastAverageConfig, MovingAverageConfig
-from dragoman.training.display import duration
+from dragoman.runs import Run, current_version, import_record, list_versions, newest_state
+from dragoman.runs.tasks import encoder_of, length_limit
+from dragoman.scoring import higher_is_better, metrics_by_name
+from dragoman.training import BestAverageConfig, LastAverageConfig, MovingAverageConfig, duration
 
 BARS = "▁▂▃▄▅▆▇█"
 

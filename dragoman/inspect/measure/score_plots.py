@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.inspect.measure.text_tables import format_p_value
 from dragoman.inspect.views.figures import INK, MAX_INCHES, new_figure, save_plot
-from dragoman.scoring.buckets import BucketScore
-from dragoman.scoring.edit import EditAlignment, printable
-from dragoman.scoring.learning_curve import Curve
-from dragoman.scoring.metric import TextMetric
-from dragoman.scoring.significance import SystemScore
+from dragoman.scoring import BucketScore, Curve, EditAlignment, SystemScore, TextMetric, printable
 
 BLUE, GREY, RED = "#0b69a3", "#9fb3c8", "#ab091e"
 PATH = {"equal": "#c1eac5", "substitute": "#fce588", "insert": "#b3ecff", "delete": "#ffd0b5"}

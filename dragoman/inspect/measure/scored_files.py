@@ -7,19 +7,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dragoman.base.errors import DataError
-from dragoman.data.readers.lines import read_lines
+from dragoman.base import DataError
+from dragoman.data.readers import read_lines
 from dragoman.inspect.measure.score_plots import draw_buckets, draw_comparison, draw_edit_table
 from dragoman.inspect.measure.text_tables import alignment_lines, bucket_lines, ngram_lines
 from dragoman.inspect.views.figures import check_plot_path
-from dragoman.scoring.alignment import AlignmentScore, alignment_score, read_alignments, swap_direction
-from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
-from dragoman.scoring.edit import MARKS, all_edit_alignments
-from dragoman.scoring.error_rates import edit_alignments
-from dragoman.scoring.metric import References, TextMetric, Units
-from dragoman.scoring.options import ScoreAlignmentOptions, ScoreOptions
-from dragoman.scoring.registry import select_metrics, text_statistics
-from dragoman.scoring.significance import SystemScore, compare_to_baseline, intervals
+from dragoman.scoring import (
+    MARKS,
+    AlignmentScore,
+    Bucket,
+    References,
+    ScoreAlignmentOptions,
+    ScoreOptions,
+    SystemScore,
+    TextMetric,
+    Units,
+    alignment_score,
+    all_edit_alignments,
+    by_frequency,
+    by_length,
+    by_tag,
+    compare_to_baseline,
+    edit_alignments,
+    intervals,
+    read_alignments,
+    score_buckets,
+    select_metrics,
+    swap_direction,
+    text_statistics,
+)
 
 _TAG = re.compile(r"^<2([^<>\s]+)> ")
 

@@ -8,18 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dragoman.base.errors import RunError
-from dragoman.base.files import check_writable
-from dragoman.classical.vocabulary import same_spelling
-from dragoman.classical.word_alignment import learn_lexicon
-from dragoman.data.corpus import Corpus, prepare_corpus
-from dragoman.data.store import TokenStore
-from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.decoding.shortlist import NAME, SPECIAL, Shortlist, shortlist_model
-from dragoman.inference.load import load_predictor
+from dragoman.base import RunError, check_writable
+from dragoman.classical import learn_lexicon, same_spelling
+from dragoman.data import Corpus, TokenStore, prepare_corpus
+from dragoman.data.tokenizers import EOS, PAD
+from dragoman.decoding import NAME, SPECIAL, Shortlist, shortlist_model
+from dragoman.inference import load_predictor
 from dragoman.inspect.options import ShortlistOptions
-from dragoman.runs import Run
-from dragoman.runs.resume import check_same_data
+from dragoman.runs import Run, check_same_data
 
 CHUNK = 4096  # rows read at a time
 MAX_VALIDATION = 2000  # validation pairs on which coverage is measured

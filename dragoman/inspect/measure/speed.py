@@ -11,21 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from dragoman.base.errors import DataError, DragomanError
-from dragoman.data.batch import Batch, batch_of
-from dragoman.data.examples import Pairs
-from dragoman.data.tokenizers.base import PAD
-from dragoman.decoding.options import EngineName, Precision
-from dragoman.inference.load import load_predictor
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.base import DataError, DragomanError
+from dragoman.data import Batch, Pairs, batch_of
+from dragoman.data.tokenizers import PAD
+from dragoman.decoding import EngineName, Precision
+from dragoman.inference import Predictor, load_predictor, told_elsewhere
 from dragoman.inspect.measure.calibration import read_rows, validation_rows
 from dragoman.inspect.measure.cost import timed
 from dragoman.inspect.options import BenchOptions
-from dragoman.training.config import NoAverageConfig
-from dragoman.training.objectives.base import LikelihoodConfig, Objective
-from dragoman.training.runtime import Runtime, side_stream
-from dragoman.training.step import build_step
+from dragoman.training import NoAverageConfig, Runtime, build_step, side_stream
+from dragoman.training.objectives import LikelihoodConfig, Objective
 
 CompileMode = Literal["off", "graphs"]
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]

@@ -13,21 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from xml.etree import ElementTree
 
-from dragoman.base.config.settings import Range, build, inline, read_toml, setting
-from dragoman.base.errors import ConfigError, DataError, DragomanError
-from dragoman.data.examples import Example
-from dragoman.data.split import TrainValidSplit
-from dragoman.decoding.constraints.source import find_placeholders
-from dragoman.inference.evaluation import read_examples
-from dragoman.inference.inputs import StreamOptions
-from dragoman.inference.load import load_predictor
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.base import ConfigError, DataError, DragomanError
+from dragoman.base.config import Range, build, inline, read_toml, setting
+from dragoman.data import Example, TrainValidSplit
+from dragoman.decoding.constraints import find_placeholders
+from dragoman.inference import Predictor, StreamOptions, load_predictor, read_examples, told_elsewhere
 from dragoman.inspect.measure.probes import MIN_LOOP, PROBES, max_repetitions, probe_texts, suitable_probes
 from dragoman.inspect.options import SuiteOptions
 from dragoman.runs import Run
-from dragoman.scoring.registry import select_metrics
-from dragoman.scoring.report import compare
+from dragoman.scoring import compare, select_metrics
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 SIGNIFICANT = 0.05

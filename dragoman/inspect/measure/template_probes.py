@@ -17,11 +17,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.base.errors import ConfigError, DataError, hint
-from dragoman.data.readers.lines import read_lines
-from dragoman.inference.inputs import StreamOptions
-from dragoman.inference.load import load_predictor
-from dragoman.inference.training_data import is_spaced
+from dragoman.base import ConfigError, DataError, hint
+from dragoman.data.readers import read_lines
+from dragoman.inference import StreamOptions, is_spaced, load_predictor
 from dragoman.inspect.measure.probes import (
     PROBES,
     Predict,

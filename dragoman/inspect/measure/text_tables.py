@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dragoman.scoring.buckets import BucketScore
-from dragoman.scoring.edit import EditAlignment, all_edit_alignments
-from dragoman.scoring.metric import TextMetric
-from dragoman.scoring.significance import SystemScore
+from dragoman.scoring import BucketScore, EditAlignment, SystemScore, TextMetric, all_edit_alignments
 
 MAX_SHOWN = 100  # of equally cheap alignments
 

@@ -16,19 +16,19 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import DataError, DragomanError
-from dragoman.classical.model import FittedModel
-from dragoman.data.batch import Tokens
-from dragoman.data.tokenizers.base import SPECIALS
-from dragoman.inference.align.attention import memory_labels, record_attention
-from dragoman.inference.training_data import training_texts
+from dragoman.base import DataError, DragomanError
+from dragoman.classical import FittedModel
+from dragoman.data import Tokens
+from dragoman.data.tokenizers import SPECIALS
+from dragoman.inference import training_texts
+from dragoman.inference.align import memory_labels, record_attention
 from dragoman.inspect.views.figures import INK, MAX_INCHES, chosen, draw_heat, heat, new_figure, panel_size, suptitle
 from dragoman.inspect.views.subject import Axis, Subject, plain_axis
 from dragoman.inspect.views.view import View
-from dragoman.models.encoders.frames import Standardizer
-from dragoman.models.kernels.deferred_gradients import immediate_gradients
-from dragoman.models.layers.embeddings import OneHot, TokenEmbedding
-from dragoman.models.sources import SeriesInput
+from dragoman.models import SeriesInput
+from dragoman.models.encoders import Standardizer
+from dragoman.models.kernels import immediate_gradients
+from dragoman.models.layers import OneHot, TokenEmbedding
 from dragoman.runs import Run
 
 Method = Literal["input-x-gradient", "integrated-gradients"]

@@ -10,19 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DragomanError
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.decoding.hypothesis import suppress_tokens
-from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.searches import limits_for
-from dragoman.decoding.trace import COMPLETE, KEPT
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.base import DragomanError
+from dragoman.data import Batch
+from dragoman.data.tokenizers import EOS, SOS
+from dragoman.decoding import COMPLETE, KEPT, Scorer, limits_for, suppress_tokens
+from dragoman.inference import Predictor, told_elsewhere
 from dragoman.inspect.views.figures import BLUE, GREEN, GREY, INK, MAX_INCHES, new_figure, one_line_labels
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.traits import decodes
+from dragoman.models import decodes
 
 MAX_CONTINUED = 400  # pruned nodes with a continuation in a file
 

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.tokenizers.base import PAD
-from dragoman.inference.predictor import Predictor
+from dragoman.data.tokenizers import PAD
+from dragoman.inference import Predictor
 from dragoman.inspect.views.figures import BLUE, GREY, INK, MAX_INCHES, new_figure, one_line_labels
 from dragoman.inspect.views.path_table import PathTable, table_data, traced
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.contracts import CTCEmissions
-from dragoman.models.layers.ctc import with_blanks
-from dragoman.models.traits import decodes
+from dragoman.models import CTCEmissions, decodes
+from dragoman.models.layers import with_blanks
 
 BLANK = "blank"
 MAX_CELLS = 200_000  # of a lattice

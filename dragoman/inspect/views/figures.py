@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.errors import DataError, MissingExtraError
-from dragoman.base.files import atomic_write, check_creatable
+from dragoman.base import DataError, MissingExtraError, atomic_write, check_creatable
 
 INK, PAPER = "#1f2933", "#ffffff"
 BLUE, RED, GREEN, GREY = "#2f5bd8", "#b42318", "#15803d", "#c3cad5"

@@ -9,17 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
-from dragoman.decoding.searches import search
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import forced_batches
+from dragoman.data import Batch
+from dragoman.data.tokenizers import EOS, PAD
+from dragoman.decoding import SUPPRESSED_TOKENS, SearchConfig, search
+from dragoman.inference import Predictor, forced_batches
 from dragoman.inspect.views.next_tokens import next_tokens
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.traits import decodes
+from dragoman.models import decodes
 
 MIN_SHARE = 0.05  # of the targets that must reach a position, so that its accuracy says something
 MAX_SPREAD = 64  # tokens of a target

@@ -20,9 +20,8 @@ from dragoman.inspect.views.figures import new_figure
 from dragoman.inspect.views.states import CellSteps, record_cells
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.kernels.deferred_gradients import immediate_gradients
-from dragoman.models.layers.cells import GRUConfig, LSTMConfig, RNNCell, RNNConfig, build_cell
-from dragoman.models.layers.recurrence import Cell, CellState
+from dragoman.models.kernels import immediate_gradients
+from dragoman.models.layers import Cell, CellState, GRUConfig, LSTMConfig, RNNCell, RNNConfig, build_cell
 
 WIDTH, STEPS = 64, 50
 RADII = (0.5, 0.8, 1.0, 1.2, 1.5)  # largest singular values of the recurrent matrix

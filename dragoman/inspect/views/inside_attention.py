@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import DataError
-from dragoman.inference.align.attention import record_attention
+from dragoman.base import DataError
+from dragoman.inference.align import record_attention
 from dragoman.inspect.views.attention_layers import AttentionLayer, attention_layers
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.layers.attention import Products, watch_products
-from dragoman.models.layers.rnn_attention import AdditiveScore, CosineScore, SingleHeadAttention
+from dragoman.models.layers import AdditiveScore, CosineScore, Products, SingleHeadAttention, watch_products
 
 MAX_NUMBERS = 1_500_000  # in the vectors of all layers of a page: six megabytes
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 
-from dragoman.base.errors import DataError
-from dragoman.base.files import atomic_write, check_creatable
-from dragoman.classical.model import FittedModel
-from dragoman.inference.completer import Completer
-from dragoman.inference.load import load_run
+from dragoman.base import DataError, atomic_write, check_creatable
+from dragoman.classical import FittedModel
+from dragoman.inference import Completer, load_run
 from dragoman.inspect.options import TRAINING_PAIRS, InspectOptions
 from dragoman.inspect.views.figures import check_plot_path, save_plot
 from dragoman.inspect.views.inside_attention import attention_sums, chosen_sum, worked_example
@@ -23,7 +21,7 @@ from dragoman.inspect.views.state_neighbours import neighbour_lines, state_neigh
 from dragoman.inspect.views.subject import Loaded, Subject, open_subject
 from dragoman.inspect.views.table import VIEWS
 from dragoman.inspect.views.view import View, listed, packed
-from dragoman.web.page import build_page, plain
+from dragoman.web import build_page, plain
 
 PICTURES = (".svg", ".png", ".pdf")
 # Names of what is put beside a run, and the arguments of `open_variant`.

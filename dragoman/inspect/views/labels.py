@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 
-from dragoman.classical.hmm_tagger import HMMTagger
-from dragoman.inference.completer import Completer
-from dragoman.inference.predictor import Predictor
+from dragoman.classical import HMMTagger
+from dragoman.inference import Completer, Predictor
 from dragoman.inspect.views.figures import INK, heat
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.classifier import Classifier
-from dragoman.models.tagger import Tagger
+from dragoman.models import Classifier, Tagger
 
 
 @torch.no_grad()

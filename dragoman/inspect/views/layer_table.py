@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.classical.model import FittedModel
-from dragoman.data.batch import Batch
+from dragoman.classical import FittedModel
+from dragoman.data import Batch
 from dragoman.inspect.views.layer_row import LayerRow, tensor_table
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.layers.embeddings import WordDropout
-from dragoman.models.layers.recurrence import Cell
+from dragoman.models.layers import Cell, WordDropout
 
 
 def shape_of(value: Any) -> str:

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.classical.aligner import WordAlignerModel
-from dragoman.classical.hmm_alignment import JUMPS
-from dragoman.classical.model import rows_of
-from dragoman.inference.predictor import Predictor
+from dragoman.classical import JUMPS, WordAlignerModel, rows_of
+from dragoman.inference import Predictor
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
 

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.formats.texts import MASK_ID
+from dragoman.data.formats import MASK_ID
 from dragoman.inspect.views.subject import Axis, Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.decoders.transformer import DecoderStack
-from dragoman.models.masked_lm import MaskedLM
-from dragoman.models.transformer import Stream, TransformerBlock
+from dragoman.models import MaskedLM, Stream, TransformerBlock
+from dragoman.models.decoders import DecoderStack
 
 COUNT = 5  # tokens of a layer
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batch import Pictures
-from dragoman.data.media.images import VideoConfig
-from dragoman.inference.completer import Completer
-from dragoman.inference.predictor import Predictor
+from dragoman.data import Pictures
+from dragoman.data.media import VideoConfig
+from dragoman.inference import Completer, Predictor
 from dragoman.inspect.views.ctc import ctc_log_probabilities
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.encoders.images import PatchesEncoder
-from dragoman.models.tagger import Tagger
+from dragoman.models import Tagger
+from dragoman.models.encoders import PatchesEncoder
 
 FRAMES = 48  # of a video in a page; of longer ones some, evenly
 

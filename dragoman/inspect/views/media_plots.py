@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.base.errors import ConfigError, DataError
-from dragoman.data.examples import Fault
-from dragoman.data.media.images import COLOURS, LineImageConfig, PictureConfig
-from dragoman.data.tokenizers.base import PAD
+from dragoman.base import ConfigError, DataError
+from dragoman.data import Fault
+from dragoman.data.media import COLOURS, LineImageConfig, PictureConfig
+from dragoman.data.tokenizers import PAD
+from dragoman.inference import Predictor, UnseenInputs, load_predictor
+from dragoman.inference.align import AlignedSpan, AttentionMap, attention_map, cross_attention_weights
 from dragoman.inference.align import ctc_alignment as ctc
-from dragoman.inference.align.alignments import AlignedSpan
-from dragoman.inference.align.attention import AttentionMap, attention_map, cross_attention_weights
-from dragoman.inference.load import load_predictor
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import UnseenInputs
 from dragoman.inspect.options import AttentionOptions
 from dragoman.inspect.views.figures import (
     INK,
@@ -35,9 +32,8 @@ from dragoman.inspect.views.figures import (
     save_plot,
     suptitle,
 )
-from dragoman.models.captioner import CaptionerConfig
-from dragoman.models.encoders.images import ImageEncoderConfig
-from dragoman.models.transcriber import Transcriber
+from dragoman.models import CaptionerConfig, Transcriber
+from dragoman.models.encoders import ImageEncoderConfig
 
 PANELS_PER_ROW = 6
 MAX_TITLE = 20  # characters that fit over a panel

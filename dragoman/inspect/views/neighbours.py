@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.data.batch import Tokens
-from dragoman.data.tokenizers.base import SPECIALS
-from dragoman.inference.completer import Completer
+from dragoman.data import Tokens
+from dragoman.data.tokenizers import SPECIALS
+from dragoman.inference import Completer
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.layers.embeddings import token_tables
+from dragoman.models.layers import token_tables
 
 NEIGHBOURS = 8
 MAX_TOKENS = 40  # of the text

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.base import SOS
-from dragoman.inference.labeler import MaskFiller
+from dragoman.data.tokenizers import SOS
+from dragoman.inference import MaskFiller
 from dragoman.inspect.views.figures import BLUE, GREEN, INK, draw_bars, new_figure
 from dragoman.inspect.views.subject import Subject, mask_distributions
 from dragoman.inspect.views.view import View

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batch import Batch, Tokens
+from dragoman.data import Batch, Tokens
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from dragoman.classical.hmm_tagger import HMMTagger
-from dragoman.classical.model import FittedModel
+from dragoman.classical import FittedModel, HMMTagger
 from dragoman.inspect.views.layer_table import size_of
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.tagger import Tagger
+from dragoman.models import Tagger
 
 
 def run_parts(subject: Subject) -> dict[str, Any]:

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.classical.model import Tokens, rows_of
-from dragoman.classical.phrase_based import PhraseBased
-from dragoman.classical.phrase_decoder import FEATURES, MAX_TOKENS, Derivation, PhraseDecoder
-from dragoman.inference.predictor import Predictor
+from dragoman.classical import FEATURES, MAX_TOKENS, Derivation, PhraseBased, PhraseDecoder, Tokens, rows_of
+from dragoman.inference import Predictor
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
 

@@ -11,9 +11,16 @@ from dragoman.inspect.views.figures import BLUE, chosen, new_figure, suptitle
 from dragoman.inspect.views.order import added_positions
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.encoders.bert import BertEncoder
-from dragoman.models.layers.positions import Learned, Sinusoidal, sinusoids
-from dragoman.models.layers.relative_positions import Relative, RelativeBias, RelativePositions, RelativeSinusoidal
+from dragoman.models.encoders import BertEncoder
+from dragoman.models.layers import (
+    Learned,
+    Relative,
+    RelativeBias,
+    RelativePositions,
+    RelativeSinusoidal,
+    Sinusoidal,
+    sinusoids,
+)
 
 POSITIONS = 64
 Values = tuple[Tensor | None, Tensor | None, Tensor | None]  # vectors, dots and bias

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.classical.kalman import KalmanRegressor
+from dragoman.classical import KalmanRegressor
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
 

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DataError
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.training_data import training_texts
+from dragoman.base import DataError
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
+from dragoman.inference import Predictor, training_texts
 from dragoman.inspect.options import TRAINING_PAIRS
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View

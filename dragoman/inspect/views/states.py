@@ -14,9 +14,7 @@ from dragoman.inspect.views.attention_layers import attention_layers
 from dragoman.inspect.views.figures import CELL, INK, MAX_INCHES, chosen, draw_heat, new_figure, panel_size, suptitle
 from dragoman.inspect.views.subject import Axis, Subject, plain_axis
 from dragoman.inspect.views.view import View
-from dragoman.models.layers.cells import CoupledLSTMCell, GRUCell
-from dragoman.models.layers.recurrence import Cell, CellState, observe_cells
-from dragoman.models.layers.rnn import Unidirectional
+from dragoman.models.layers import Cell, CellState, CoupledLSTMCell, GRUCell, Unidirectional, observe_cells
 
 STATE_NAMES = ("hidden state", "cell state")
 UNITS = 64  # units in a page: those that vary most

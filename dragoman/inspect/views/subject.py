@@ -9,23 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.base.errors import DataError
-from dragoman.classical.hmm_tagger import HMMTagger
-from dragoman.classical.model import FittedModel
-from dragoman.data.batch import Batch, batch_of
-from dragoman.data.formats.texts import MASK, MASK_ID
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, SOS, SPECIALS
-from dragoman.inference.align.alignment import word_spans
-from dragoman.inference.align.attention import token_labels
-from dragoman.inference.completer import Completer
-from dragoman.inference.labeler import Labeler, MaskFiller
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.base import DataError
+from dragoman.classical import FittedModel, HMMTagger
+from dragoman.data import Batch, SourceReader, batch_of
+from dragoman.data.formats import MASK, MASK_ID
+from dragoman.data.tokenizers import EOS, SOS, SPECIALS
+from dragoman.inference import Completer, Labeler, MaskFiller, Predictor, told_elsewhere
+from dragoman.inference.align import token_labels, word_spans
 from dragoman.inspect.options import InspectOptions
-from dragoman.models.classifier import Regressor
-from dragoman.models.contracts import BaseModel
-from dragoman.models.tagger import Tagger
+from dragoman.models import BaseModel, Regressor, Tagger
 
 Loaded = Predictor | Labeler | Completer
 MAX_TOKENS = 512  # on one side; the pictures of longer texts could not be read

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.inference.completer import Completer
+from dragoman.inference import Completer
 from dragoman.inspect.views.figures import bars
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View

@@ -8,19 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.classical.hmm_tagger import HMMTagger
-from dragoman.classical.rows import Floats
-from dragoman.inference.completer import Completer
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.classical import Floats, HMMTagger
+from dragoman.inference import Completer, Predictor, told_elsewhere
 from dragoman.inspect.views.ctc import ctc_tables
 from dragoman.inspect.views.figures import INK, RED, chosen, heat
 from dragoman.inspect.views.path_table import PathTable, table_data, traced
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.layers.crf import LinearChainCRF
-from dragoman.models.tagger import Tagger
-from dragoman.scoring.edit import align_edits
+from dragoman.models import Tagger
+from dragoman.models.layers import LinearChainCRF
+from dragoman.scoring import align_edits
 
 
 @torch.no_grad()

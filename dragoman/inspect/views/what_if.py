@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.classical.model import FittedModel
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
-from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.classical import FittedModel
+from dragoman.data import Batch
+from dragoman.data.tokenizers import EOS
+from dragoman.decoding import SUPPRESSED_TOKENS
+from dragoman.inference import Predictor, told_elsewhere
 from dragoman.inspect.views.attention_layers import attention_layers
 from dragoman.inspect.views.beam_tree import continue_prefixes
 from dragoman.inspect.views.figures import bars
@@ -24,8 +23,8 @@ from dragoman.inspect.views.next_tokens import next_tokens
 from dragoman.inspect.views.states import record_cells
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
-from dragoman.models.contracts import Decoder
-from dragoman.models.layers.recurrence import Cell
+from dragoman.models import Decoder
+from dragoman.models.layers import Cell
 
 ALTERNATIVES = 3  # tokens that are forced at every step
 SATURATED = 1e4  # a pre-activation whose sigmoid is 0 or 1

@@ -20,8 +20,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import setting
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.base.config import setting
+from dragoman.data.tokenizers import EOS, PAD
 from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig, left_of
 from dragoman.models.decoders.monotone import Actions, Source
 from dragoman.models.heads.softmax import log_probabilities

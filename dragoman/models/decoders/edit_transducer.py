@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Share, setting
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.base.config import Share, setting
+from dragoman.data.tokenizers import EOS, PAD
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source
 from dragoman.models.heads.softmax import log_probabilities

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import setting
+from dragoman.base.config import setting
 from dragoman.models.contracts import Encoder, Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Range, Size, setting
+from dragoman.base.config import Range, Size, setting
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
 from dragoman.models.heads.softmax import full_precision, log_probabilities

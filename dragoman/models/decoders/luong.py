@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import SizeOrNone, setting
+from dragoman.base.config import SizeOrNone, setting
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,

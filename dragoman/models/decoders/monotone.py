@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import SizeOrNone, setting
-from dragoman.data.tokenizers.base import PAD
+from dragoman.base.config import SizeOrNone, setting
+from dragoman.data.tokenizers import PAD
 from dragoman.models.contracts import Criterion, Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,

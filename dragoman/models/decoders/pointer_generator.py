@@ -24,9 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Share, SizeOrNone, setting
-from dragoman.data.tokenizers.base import PAD, UNK
-from dragoman.data.tokenizers.pair_codec import MAX_COPIES
+from dragoman.base.config import Share, SizeOrNone, setting
+from dragoman.data.tokenizers import MAX_COPIES, PAD, UNK
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Criterion, Decoder, Encoder, Memory, State
 from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Depth, Share, Size, SizeOrNone, setting
+from dragoman.base.config import Depth, Share, Size, SizeOrNone, setting
 from dragoman.models.contracts import Decoder, Encoder, Memory
 from dragoman.models.kernels.cpu_dropout import Dropout
 from dragoman.models.layers.cells import CellConfig, LSTMConfig, build_cell

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dragoman.base.config.settings import Depth, Share, Size, SizeOrNone, setting
+from dragoman.base.config import Depth, Share, Size, SizeOrNone, setting
 from dragoman.models.contracts import State
 from dragoman.models.kernels.cpu_dropout import dropout
 from dragoman.models.layers.cells import CellConfig, LSTMConfig, build_cell

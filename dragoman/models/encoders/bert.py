@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Depth, Range, Share, Size, setting
-from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.base.config import Depth, Range, Share, Size, setting
+from dragoman.data.tokenizers import EOS, SOS
 from dragoman.models.config import TransformerConfig, WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.transformer import EncoderBlock, through

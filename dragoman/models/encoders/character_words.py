@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Range, Share, Size, setting
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.base.config import Range, Share, Size, setting
+from dragoman.data.tokenizers import EOS, PAD
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors

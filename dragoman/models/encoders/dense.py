@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Depth, Share, Size, setting
+from dragoman.base.config import Depth, Share, Size, setting
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.layers.embeddings import TokenEmbedding
 from dragoman.models.layers.feed_forward import ACTIVATIONS

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Depth, Share, Size, SizeOrNone, setting
-from dragoman.data.tokenizers.base import SOS
+from dragoman.base.config import Depth, Share, Size, SizeOrNone, setting
+from dragoman.data.tokenizers import SOS
 from dragoman.models.config import WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.layers.cells import CellConfig, LSTMConfig

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Range, Share, Size, setting
-from dragoman.data.media.images import COLOURS
+from dragoman.base.config import Range, Share, Size, setting
+from dragoman.data.media import COLOURS
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.images import ResNetConfig, ResNetEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Depth, Share, Size, setting
-from dragoman.base.errors import ConfigError, DragomanError, MissingExtraError, hint
-from dragoman.data.media.images import COLOURS
+from dragoman.base import ConfigError, DragomanError, MissingExtraError, hint
+from dragoman.base.config import Depth, Share, Size, setting
+from dragoman.data.media import COLOURS
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale

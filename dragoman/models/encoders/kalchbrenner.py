@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Range, Share, Size, setting
+from dragoman.base.config import Range, Share, Size, setting
 from dragoman.models.config import WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.layers.convolution import convolve, pad_same

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Depth, Share, Size, setting
+from dragoman.base.config import Depth, Share, Size, setting
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.layers.config import AbsolutePositionsConfig, NoPositionsConfig
 from dragoman.models.layers.convolution import NonLocal, convolve, pad_same

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Depth, Range, Share, Size, SizeOrNone, setting
+from dragoman.base.config import Depth, Range, Share, Size, SizeOrNone, setting
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.kernels.cpu_dropout import Dropout
 from dragoman.models.layers.cells import CellConfig, LSTMConfig

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.tokenizers.base import PAD, SOS
+from dragoman.data.tokenizers import PAD, SOS
 from dragoman.models.contracts import Decoder, Memory, State, TokenScores
 from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, log_probabilities, token_scores
 from dragoman.models.layers.embeddings import build_embedding

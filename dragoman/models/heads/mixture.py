@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dragoman.data.tokenizers.base import PAD
+from dragoman.data.tokenizers import PAD
 from dragoman.models.heads.softmax import full_precision, log_probabilities
 from dragoman.models.layers.rnn import VariationalDropout
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Size, setting
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.base.config import Size, setting
+from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.models.contracts import CTCEmissions, LengthBeam, Memory, TokenScores
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.layers.ctc import collapse, min_path_length

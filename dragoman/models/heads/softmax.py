@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.data.tokenizers.base import PAD
+from dragoman.data.tokenizers import PAD
 from dragoman.models.config import FullSoftmaxConfig, PartitionedSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
 from dragoman.models.contracts import TokenScores
 from dragoman.models.kernels.alignment import aligned_logits

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from dragoman.base.long_work import interruptible, stop_check
+from dragoman.base import interruptible, stop_check
 
 READ_AHEAD = 4  # batches for each worker: while the first one takes long, the others go on
 T = TypeVar("T")

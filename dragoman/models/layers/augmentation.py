@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Range, Share, SizeOrNone, setting
+from dragoman.base.config import Range, Share, SizeOrNone, setting
 
 Amount = Annotated[float, Range(0.0, 1.0)]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Range, SizeOrNone, setting
+from dragoman.base.config import Range, SizeOrNone, setting
 from dragoman.models.kernels.deferred_gradients import linear
 from dragoman.models.layers.recurrence import Cell, CellState, RecurrentInit
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from dragoman.base.config.settings import Range, Size, setting
+from dragoman.base.config import Range, Size, setting
 
 Merge = Literal["sum", "mean", "concatenate", "downscaled"]
 MERGE = (

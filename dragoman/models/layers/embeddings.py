@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.data.tokenizers.base import SPECIALS, UNK
+from dragoman.data.tokenizers import SPECIALS, UNK
 from dragoman.models.kernels.fused_layers import token_ids
 
 Side = Literal["source", "target"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import Range, Size, setting
+from dragoman.base.config import Range, Size, setting
 from dragoman.models.layers.attention import masked_softmax, show
 from dragoman.models.layers.linear import glorot
 from dragoman.models.layers.masking import masked_mean

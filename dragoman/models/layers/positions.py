@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.errors import DataError
+from dragoman.base import DataError
 from dragoman.models.kernels.support import is_exporting
 from dragoman.models.layers.config import (
     LearnedConfig,

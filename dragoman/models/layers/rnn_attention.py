@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.config.settings import Size, SizeOrNone, setting
+from dragoman.base.config import Size, SizeOrNone, setting
 from dragoman.models.kernels.deferred_gradients import matmul
 from dragoman.models.kernels.input_feeding import DotMemory
 from dragoman.models.layers.attention import CrossAttention, masked_softmax, observed, show

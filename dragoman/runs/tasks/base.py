@@ -7,34 +7,26 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
-from dragoman.base.config.settings import setting
-from dragoman.base.errors import nearest
-from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.media.feature_extractor import MediaConfig
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.store import COLUMNS
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.characters import CharactersConfig
-from dragoman.data.tokenizers.load import RunTokenizerConfig
-from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.decoding.config import SearchConfig
-from dragoman.scoring.metric import OutputKind, Units
-from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
-from dragoman.training.config import TrainConfig
-from dragoman.training.objectives.base import LikelihoodConfig
+from dragoman.base import nearest
+from dragoman.base.config import setting
+from dragoman.data import COLUMNS, DataConfig, SourceReader, TokenizersConfig
+from dragoman.data.formats import ExampleFormat
+from dragoman.data.media import MediaConfig
+from dragoman.data.tokenizers import CharactersConfig, NumbersConfig, RunTokenizerConfig, Tokenizer
+from dragoman.decoding import SearchConfig
+from dragoman.scoring import OutputKind, Units, checkpoint_metrics, metrics_by_name
+from dragoman.training import TrainConfig
+from dragoman.training.objectives import LikelihoodConfig
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from dragoman.base.long_work import Progress
-    from dragoman.data.collate import Collator
-    from dragoman.data.corpus import Corpus
-    from dragoman.decoding.labels import HeadDecoder
-    from dragoman.training.loaders import BatchLoader
-    from dragoman.training.runtime import ProcessGroup
-    from dragoman.training.validation.result import Validator
+    from dragoman.base import Progress
+    from dragoman.data import Collator, Corpus
+    from dragoman.decoding import HeadDecoder
+    from dragoman.training import BatchLoader, ProcessGroup
+    from dragoman.training.validation import Validator
 
 MEDIA: tuple[type[MediaConfig], ...] = get_args(MediaConfig)
 
@@ -197,7 +189,7 @@ class Task:
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """How stored rows become batches; by default, rows of source and target tokens."""
-        from dragoman.data.collate import PAIR_COLLATOR
+        from dragoman.data import PAIR_COLLATOR
 
         return PAIR_COLLATOR
 
@@ -207,7 +199,7 @@ class Task:
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """The object that measures the model during training; by default for text that a search decodes."""
-        from dragoman.training.validation.seq2seq import Seq2SeqValidator
+        from dragoman.training.validation import Seq2SeqValidator
 
         return Seq2SeqValidator(
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
@@ -215,14 +207,14 @@ class Task:
 
     def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised data of a run; cached from earlier runs where possible."""
-        from dragoman.data.corpus import prepare_corpus
+        from dragoman.data import prepare_corpus
 
         corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config))
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
-        from dragoman.data.batching import VocabularyParts
-        from dragoman.training.loaders import BatchLoader, SampledLoader
+        from dragoman.data import VocabularyParts
+        from dragoman.training import BatchLoader, SampledLoader
 
         if corpus.has_dropout:
             return SampledLoader(corpus, config.train)

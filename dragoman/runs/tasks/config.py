@@ -9,12 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, hint
-from dragoman.data.media.feature_extractor import MEDIA_CONFIGS
-from dragoman.data.remote import with_local_files
-from dragoman.data.tokenizers.load import RunTokenizerConfig
-from dragoman.data.tokenizers.numbers import NumbersConfig
+from dragoman.base import ConfigError, hint
+from dragoman.base import config as settings
+from dragoman.data import with_local_files
+from dragoman.data.media import MEDIA_CONFIGS
+from dragoman.data.tokenizers import NumbersConfig, RunTokenizerConfig
 from dragoman.runs.tasks.base import Config
 from dragoman.runs.tasks.table import TASKS
 

@@ -6,17 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from dragoman.base.config.settings import setting
-from dragoman.base.config.table import Table, imported
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
+from dragoman.base.config import Table, imported, setting
+from dragoman.data import SourceReader
+from dragoman.data.formats import ExampleFormat
 from dragoman.data.formats import labels as label_formats
-from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.media.feature_extractor import extractor_of
-from dragoman.data.media.images import PictureConfig
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import PAD, Tokenizer
-from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
-from dragoman.decoding.labels import LabelDecoder, NumberDecoder, TagDecoder
+from dragoman.data.media import PictureConfig, extractor_of
+from dragoman.data.tokenizers import PAD, NumberScaler, NumbersConfig, Tokenizer
+from dragoman.decoding import LabelDecoder, NumberDecoder, TagDecoder
 from dragoman.runs.tasks.base import MEDIA, Automatic, Config, Starter, Task, encoder_of, too_long
 from dragoman.runs.tasks.translate import set_lower_case
 
@@ -24,9 +21,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from dragoman.data import collate
-    from dragoman.data.corpus import Corpus
-    from dragoman.training.validation.result import Validator
+    from dragoman.data import Corpus, collate
+    from dragoman.training.validation import Validator
 
 # Nothing here imports torch before a network needs it: a fitted model predicts without.
 
@@ -77,7 +73,7 @@ class NoSearchConfig(Config):
         encoder = getattr(self.model, "encoder", None)
         if encoder is None:  # a fitted model
             return
-        from dragoman.models.layers.augmentation import NoAugmentationConfig
+        from dragoman.models.layers import NoAugmentationConfig
         from dragoman.runs.tasks.media import READ_BY, feature_problems
 
         features = media or type(encoder) in READ_BY
@@ -131,13 +127,13 @@ class LabelTask(Task):
         return series if isinstance(source, NumbersConfig) else media if isinstance(source, MEDIA) else text
 
     def collator(self, config: Config, source: SourceReader) -> collate.Collator:
-        from dragoman.data.collate import Collator
+        from dragoman.data import Collator
 
         return Collator(source_collator(config, source), self.target_collator())
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
-        from dragoman.models.layers.embeddings import build_embedding
-        from dragoman.models.sources import FeatureInput, SeriesInput
+        from dragoman.models import FeatureInput, SeriesInput
+        from dragoman.models.layers import build_embedding
 
         inputs: nn.Module
         if source.reads_files:
@@ -152,7 +148,7 @@ class LabelTask(Task):
         return set_lower_case(model, read_tokenizer(config, source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        from dragoman.training.validation.labels import LabelValidator
+        from dragoman.training.validation import LabelValidator
 
         assert self.head_decoder is not None
         return LabelValidator(corpus, self.head_decoder, config.train.metric, device)
@@ -231,7 +227,7 @@ class Classify(LabelTask):
     )
 
     def target_collator(self) -> collate.ColumnCollator:
-        from dragoman.data.collate import ScalarCollator
+        from dragoman.data import ScalarCollator
 
         return ScalarCollator()
 
@@ -295,7 +291,7 @@ class Regress(LabelTask):
     def target_collator(self) -> collate.ColumnCollator:
         import torch
 
-        from dragoman.data.collate import ScalarCollator
+        from dragoman.data import ScalarCollator
 
         return ScalarCollator(torch.float32)
 
@@ -381,7 +377,7 @@ class Tag(LabelTask):
     )
 
     def target_collator(self) -> collate.ColumnCollator:
-        from dragoman.data.collate import TagCollator
+        from dragoman.data import TagCollator
 
         return TagCollator()
 

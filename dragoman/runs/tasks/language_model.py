@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from dragoman.base.config.settings import setting
-from dragoman.base.long_work import Progress
-from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.texts import LanguageModelFormat, MaskedTextFormat
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.decoding.labels import MaskDecoder
+from dragoman.base import Progress
+from dragoman.base.config import setting
+from dragoman.data import SourceReader
+from dragoman.data.formats import ExampleFormat, LanguageModelFormat, MaskedTextFormat
+from dragoman.data.tokenizers import Tokenizer
+from dragoman.decoding import MaskDecoder
 from dragoman.runs.tasks.base import Automatic, Config, Starter, Task
 from dragoman.runs.tasks.labels import NoSearchConfig, late_models
 
@@ -22,11 +21,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from dragoman.data.collate import Collator, Lengths
-    from dragoman.data.corpus import Corpus
-    from dragoman.training.loaders import BatchLoader
-    from dragoman.training.runtime import ProcessGroup
-    from dragoman.training.validation.result import Validator
+    from dragoman.data import Collator, Corpus, Lengths
+    from dragoman.training import BatchLoader, ProcessGroup
+    from dragoman.training.validation import Validator
 
 
 LANGUAGE_MODELS = late_models(
@@ -97,7 +94,7 @@ class LanguageModelTask(Task):
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """Segments of parallel streams, for truncated back-propagation through time."""
-        from dragoman.data.bptt import SegmentCollator
+        from dragoman.data import SegmentCollator
 
         return SegmentCollator()
 
@@ -106,7 +103,7 @@ class LanguageModelTask(Task):
         corpus = super().prepare(config, note, **options)
         if config.model.kind == "ngram":
             return corpus
-        from dragoman.training.loaders import check_streams
+        from dragoman.training import check_streams
 
         check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
         return corpus
@@ -115,12 +112,12 @@ class LanguageModelTask(Task):
         return LANGUAGE_MODELS.of(config.model).model(config.model, len(target))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        from dragoman.training.validation.language_model import LanguageModelValidator
+        from dragoman.training.validation import LanguageModelValidator
 
         return LanguageModelValidator(corpus, config.model.segment, device)
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
-        from dragoman.training.loaders import BpttLoader
+        from dragoman.training import BpttLoader
 
         return BpttLoader(corpus, model, config.model.segment, config.train, processes)
 
@@ -166,8 +163,8 @@ class MaskedLanguageModelTask(Task):
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""
-        from dragoman.data.collate import Collator
-        from dragoman.models.masked_lm import num_masked
+        from dragoman.data import Collator
+        from dragoman.models import num_masked
 
         def predicted(source: Lengths, target: Lengths) -> Any:
             if config.model.kind == "masked-lm":
@@ -182,6 +179,6 @@ class MaskedLanguageModelTask(Task):
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss and accuracy on the same masked tokens at every validation."""
-        from dragoman.training.validation.language_model import MaskedLMValidator
+        from dragoman.training.validation import MaskedLMValidator
 
         return MaskedLMValidator(corpus, device)

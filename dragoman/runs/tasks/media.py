@@ -6,26 +6,38 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from dragoman.base.config.settings import setting
-from dragoman.data.collate import Collator
-from dragoman.data.formats.media import CAPTIONS, TRANSCRIPTS
-from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
-from dragoman.data.media.feature_extractor import extractor_of
-from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConfig
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.decoding.config import SearchConfig
-from dragoman.models.captioner import Captioner, CaptionerConfig, SpeechToText, SpeechToTextConfig
-from dragoman.models.encoders.frames import FramesConfig, PictureFramesConfig, WaveformConvolutionsConfig
-from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
-from dragoman.models.layers.augmentation import (
-    ImageAugmentConfig,
-    LineAugmentConfig,
-    NoAugmentationConfig,
-    SpecAugmentConfig,
+from dragoman.base.config import setting
+from dragoman.data import Collator, SourceReader
+from dragoman.data.formats import CAPTIONS, TRANSCRIPTS
+from dragoman.data.media import (
+    AudioConfig,
+    LineImageConfig,
+    PictureConfig,
+    VideoConfig,
+    WaveformConfig,
+    WhisperMelConfig,
+    extractor_of,
 )
-from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
+from dragoman.data.tokenizers import NumbersConfig, Tokenizer
+from dragoman.decoding import SearchConfig
+from dragoman.models import (
+    Captioner,
+    CaptionerConfig,
+    JointAttentionConfig,
+    SpeechToText,
+    SpeechToTextConfig,
+    Transcriber,
+    TranscriberConfig,
+)
+from dragoman.models.encoders import (
+    FramesConfig,
+    PatchesConfig,
+    PictureFramesConfig,
+    ResNetConfig,
+    TorchvisionConfig,
+    WaveformConvolutionsConfig,
+)
+from dragoman.models.layers import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
 from dragoman.runs.tasks.base import MEDIA, Config, Starter, Task, too_long
 
 # Which features an encoder reads, and which features an augmentation changes.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dragoman.base.config import settings
-from dragoman.base.errors import ConfigError, hint
+from dragoman.base import ConfigError, hint
+from dragoman.base import config as settings
 from dragoman.runs.tasks.config import build, preset_names
 from dragoman.runs.tasks.table import TASKS
 

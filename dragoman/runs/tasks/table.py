@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.base.config.table import Table, imported
+from dragoman.base.config import Table, imported
 from dragoman.runs.tasks.base import Config, Task
 
 

@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from dragoman.base.config.settings import setting
-from dragoman.base.config.table import Table, imported
-from dragoman.base.errors import ConfigError
-from dragoman.classical.transducers import TRANSDUCERS, build_transducer
-from dragoman.data.config import TokenizersConfig
-from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
-from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import PAD, SPECIALS, Tokenizer
-from dragoman.data.tokenizers.load import RunTokenizerConfig
-from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.data.tokenizers.pair_codec import COPYABLE
-from dragoman.data.tokenizers.subwords import SentencePieceConfig
-from dragoman.models.config import EncoderDecoderConfig, decoder_traits
-from dragoman.models.traits import DecoderTraits, decodes
+from dragoman.base import ConfigError
+from dragoman.base.config import Table, imported, setting
+from dragoman.classical import TRANSDUCERS, build_transducer
+from dragoman.data import SourceReader, TokenizersConfig
+from dragoman.data.formats import COPY_FORMAT, PAIR_FORMAT, ExampleFormat
+from dragoman.data.tokenizers import (
+    COPYABLE,
+    PAD,
+    SPECIALS,
+    NumbersConfig,
+    RunTokenizerConfig,
+    SentencePieceConfig,
+    Tokenizer,
+)
+from dragoman.models import DecoderTraits, EncoderDecoderConfig, decoder_traits, decodes
 from dragoman.runs.tasks.base import Config, Starter, Task, too_long
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import Field
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.correction_log import Correction, CorrectionLog, FullError, State
+from dragoman.base import ConfigError
+from dragoman.data import Correction, CorrectionLog, FullError, State
 from dragoman.serving.batcher import Busy
 from dragoman.serving.models import ServedModel
 from dragoman.serving.routes.libretranslate import Code, LibreTranslateRequest, unserved

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.languages import UNKNOWN, language_name
-from dragoman.documents.html import INLINE
+from dragoman.base import ConfigError
+from dragoman.data import UNKNOWN, language_name
+from dragoman.documents import INLINE
 from dragoman.serving import glossaries
 from dragoman.serving.formality import Formality, supports_formality
 from dragoman.serving.request_fields import Fields, ForeignRequest, fields_of, ignored, listed, unsupported

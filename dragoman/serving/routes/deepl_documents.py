@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from dragoman.base.errors import ConfigError, DragomanError
-from dragoman.documents.registry import FORMATS
+from dragoman.base import ConfigError, DragomanError
+from dragoman.documents import FORMATS
 from dragoman.serving.answers import download
 from dragoman.serving.batcher import Busy
 from dragoman.serving.request_fields import ignored

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import Field
 
-from dragoman.base.errors import ConfigError
+from dragoman.base import ConfigError
 from dragoman.serving import glossaries
 from dragoman.serving.glossaries import Entries, Glossary, Pair
 from dragoman.serving.request_fields import Fields, fields_of

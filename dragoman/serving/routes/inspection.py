@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
-from dragoman.base.errors import ConfigError
-from dragoman.inspect.options import InspectOptions
-from dragoman.inspect.views.table import VIEWS
+from dragoman.base import ConfigError
+from dragoman.inspect import InspectOptions
+from dragoman.inspect.views import VIEWS
 from dragoman.serving.options import tagged
 from dragoman.serving.routes.predict import file_model
 from dragoman.serving.schemas import Continuation, ContinueRequest, InspectRequest
 from dragoman.serving.state import CurrentCall
-from dragoman.web.page import plain
+from dragoman.web import plain
 
 if TYPE_CHECKING:
-    from dragoman.inspect.views.inspection import Inspection
+    from dragoman.inspect.views import Inspection
 
 router = APIRouter(prefix="/v1", tags=["dragoman"])
 LONGEST = 2_000  # characters: the numbers grow with the square of the length

@@ -10,9 +10,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 from pydantic import BeforeValidator, Field
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.languages import UNKNOWN, language_name
-from dragoman.documents.registry import FORMATS
+from dragoman.base import ConfigError
+from dragoman.data import UNKNOWN, language_name
+from dragoman.documents import FORMATS
 from dragoman.serving.answers import download
 from dragoman.serving.request_fields import Fields, ForeignRequest, listed
 from dragoman.serving.schemas import Phrase, Text, example

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field, model_validator
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.tokenizers.base import UNK
-from dragoman.decoding.sampling import Sampling
-from dragoman.inference.completer import Completed, Completer, CompletionOptions
+from dragoman.base import ConfigError
+from dragoman.data.tokenizers import UNK
+from dragoman.decoding import Sampling
+from dragoman.inference import Completed, Completer, CompletionOptions
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.request_fields import ForeignRequest, ignored, unsupported
 from dragoman.serving.routes.operations import model_table

@@ -10,12 +10,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator, Field
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.languages import UNKNOWN, language_name, same_language
-from dragoman.data.media.audio import open_audio
-from dragoman.decoding.options import DecodingOptions
-from dragoman.decoding.sampling import Sampling
-from dragoman.inference.prediction import Prediction
+from dragoman.base import ConfigError
+from dragoman.data import UNKNOWN, language_name, same_language
+from dragoman.data.media import open_audio
+from dragoman.decoding import DecodingOptions, Sampling
+from dragoman.inference import Prediction
 from dragoman.serving.models import BatchWork
 from dragoman.serving.request_fields import Fields, ForeignRequest, listed, unsupported
 from dragoman.serving.routes.predict import file_model

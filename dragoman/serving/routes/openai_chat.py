@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.sentences import join_sentences
-from dragoman.decoding.options import DecodingOptions
+from dragoman.base import ConfigError
+from dragoman.data import join_sentences
+from dragoman.decoding import DecodingOptions
 from dragoman.serving.formality import language_of_tag
 from dragoman.serving.models import ServedModel
 from dragoman.serving.routes.openai import (

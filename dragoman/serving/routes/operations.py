@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from dragoman.base.version import __version__
-from dragoman.data.languages import language_name
+from dragoman.base import __version__
+from dragoman.data import language_name
 from dragoman.serving.models import ServedModel
 from dragoman.serving.state import CurrentCall
 

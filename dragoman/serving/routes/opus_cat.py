@@ -14,10 +14,9 @@ from typing import Annotated, Any, ClassVar
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import Field
 
-from dragoman.data.languages import UNKNOWN, short_code
-from dragoman.data.sentences import Sentence
-from dragoman.decoding.options import DecodingOptions
-from dragoman.inference.align.alignments import WordAlignment
+from dragoman.data import UNKNOWN, Sentence, short_code
+from dragoman.decoding import DecodingOptions
+from dragoman.inference.align import WordAlignment
 from dragoman.serving.models import ServedModel
 from dragoman.serving.request_fields import ForeignRequest
 from dragoman.serving.schemas import Text, example

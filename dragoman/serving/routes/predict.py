@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Form, Request, UploadFile
 
-from dragoman.base.errors import ConfigError
-from dragoman.decoding.options import DecodingOptions
-from dragoman.inference.unseen import UnseenInputs
+from dragoman.base import ConfigError
+from dragoman.decoding import DecodingOptions
+from dragoman.inference import UnseenInputs
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import completion_options, decoding_options, tagged, within
 from dragoman.serving.schemas import PredictRequest, PredictResponse, ScoreRequest, ScoreResponse

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import torch
 
-    from dragoman.data.corpus import Corpus
-    from dragoman.models.contracts import Loss
+    from dragoman.data import Corpus
+    from dragoman.models import Loss
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, Share, setting
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.models.contracts import Loss
-from dragoman.models.heads.decoder_head import teacher_inputs
+from dragoman.base.config import Range, Share, setting
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
+from dragoman.models import EncoderDecoderConfig, Loss
+from dragoman.models.heads import teacher_inputs
 from dragoman.training.objectives.base import Objective, ObjectiveConfig
 
 Weight = Annotated[float, Range(0.0, None)]

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, Share, setting
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD
-from dragoman.decoding.ensemble import Ensemble
-from dragoman.models.contracts import Loss
+from dragoman.base.config import Range, Share, setting
+from dragoman.data import Batch
+from dragoman.data.tokenizers import PAD
+from dragoman.decoding import Ensemble
+from dragoman.models import Loss
 from dragoman.training.objectives.base import Objective
 from dragoman.training.objectives.consistency import ConsistencyConfig
 

@@ -9,17 +9,13 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.base.config.settings import Range, setting
-from dragoman.base.errors import hint
-from dragoman.data.batch import Batch, pad_tokens
-from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.greedy import greedy_search
-from dragoman.decoding.searches import limits_for
-from dragoman.models.config import EncoderDecoderConfig
-from dragoman.models.contracts import Loss
-from dragoman.scoring.registry import metrics_for, segment_cost_metrics
+from dragoman.base import hint
+from dragoman.base.config import Range, setting
+from dragoman.data import Batch, Corpus, pad_tokens
+from dragoman.data.tokenizers import EOS, PAD
+from dragoman.decoding import SearchConfig, greedy_search, limits_for
+from dragoman.models import EncoderDecoderConfig, Loss
+from dragoman.scoring import metrics_for, segment_cost_metrics
 from dragoman.training.objectives.base import Objective, ObjectiveConfig
 
 

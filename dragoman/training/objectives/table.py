@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-from dragoman.base.config.table import Table, imported
+from dragoman.base.config import Table, imported
 from dragoman.training.objectives import base
 from dragoman.training.objectives.base import LikelihoodConfig, Objective, ObjectiveEntry
 
 if TYPE_CHECKING:
-    from dragoman.data.corpus import Corpus
+    from dragoman.data import Corpus
 
 
 def late(address: str) -> Callable[[], ObjectiveEntry]:

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.base.errors import ConfigError
-from dragoman.data.batching import read_batch
-from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.labels import LabelVocabulary
-from dragoman.decoding.labels import HeadDecoder
-from dragoman.scoring.label_metrics import applicable, score_labels
-from dragoman.scoring.registry import metrics_for
+from dragoman.base import ConfigError
+from dragoman.data import Corpus, read_batch
+from dragoman.data.tokenizers import LabelVocabulary
+from dragoman.decoding import HeadDecoder
+from dragoman.scoring import applicable, metrics_for, score_labels
 from dragoman.training.validation.result import Check, ValidationResult, Validator, validation_batches
 
 FIRST = np.zeros(1, dtype=np.int64)  # the first row of a store

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batch import Batch
-from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan
-from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.base import PAD
-from dragoman.models.kernels.support import wide
-from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
+from dragoman.data import Batch, BpttPlan, Corpus, OverlappingBpttPlan
+from dragoman.data.tokenizers import PAD
+from dragoman.models.kernels import wide
+from dragoman.scoring import TextLikelihood, TextSize, text_size
 from dragoman.training.validation.result import Check, ValidationResult, Validator, no_check, validation_batches
 
 

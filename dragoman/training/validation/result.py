@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from dragoman.base.files import write_text
-from dragoman.data.batch import Batch
-from dragoman.data.batching import BatchPlan, read_batch
-from dragoman.data.corpus import Corpus
-from dragoman.scoring.registry import metrics_by_name
+from dragoman.base import write_text
+from dragoman.data import Batch, BatchPlan, Corpus, read_batch
+from dragoman.scoring import metrics_by_name
 
 SENTENCES = frozenset({"bleu", "chrf"})
 SHOWN = (frozenset({"per", "wer"}), frozenset({"cer", "exact_match"}), frozenset({"wer", "cer"}), SENTENCES)

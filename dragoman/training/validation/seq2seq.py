@@ -11,15 +11,11 @@ from typing import Any
 
 import torch
 
-from dragoman.data.collate import PAIR_COLLATOR, batches_by_length
-from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.language_tags import split_tag
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.searches import search
-from dragoman.models.kernels.support import wide
-from dragoman.scoring.metric import Units
-from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_for
-from dragoman.scoring.report import score_table
+from dragoman.data import PAIR_COLLATOR, Corpus, batches_by_length
+from dragoman.data.tokenizers import split_tag
+from dragoman.decoding import SearchConfig, search
+from dragoman.models.kernels import wide
+from dragoman.scoring import EVALUATION_DEFAULTS, Units, metrics_for, score_table
 from dragoman.training.validation.result import Check, ValidationResult, Validator, validation_batches
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.base.config.settings import (
+from dragoman.base.config import (
     Range,
     Setting,
     as_table,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.base.config.settings import as_table, build
+from dragoman.base.config import as_table, build
 from dragoman.base.errors import ConfigError
 from dragoman.models.contracts import Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig

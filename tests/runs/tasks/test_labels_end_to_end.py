@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.decoding.options import RerankModel

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.sampling import Sampling

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import DataError
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.formats.texts import MaskedTextFormat, split_evenly

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from dragoman.auto.configure import configure
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.formats.media import MediaFormat

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError
 from dragoman.data.formats.labels import frame_tags
 from dragoman.data.media.audio import AudioConfig

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from dragoman.base.config import settings
+from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError
 from dragoman.cli import cli
 from dragoman.runs.tasks import config

@@ -1,0 +1,17 @@
+from dragoman.auto.adaptation import Adaptation as Adaptation
+from dragoman.auto.adaptation import adapt as adapt
+from dragoman.auto.baseline import copying_line as copying_line
+from dragoman.auto.checking import check as check
+from dragoman.auto.compare import CompareOptions as CompareOptions
+from dragoman.auto.compare import compare_systems as compare_systems
+from dragoman.auto.curve import learning_curve as learning_curve
+from dragoman.auto.demonstration import DemoOptions as DemoOptions
+from dragoman.auto.demonstration import demo as demo
+from dragoman.auto.distillation import distil as distil
+from dragoman.auto.machine import configure_for_machine as configure_for_machine
+from dragoman.auto.options import AdaptOptions as AdaptOptions
+from dragoman.auto.options import CheckOptions as CheckOptions
+from dragoman.auto.options import CurveOptions as CurveOptions
+from dragoman.auto.options import DistilOptions as DistilOptions
+from dragoman.auto.options import Method as Method
+from dragoman.auto.options import SearchOptions as SearchOptions

@@ -1,0 +1,14 @@
+from dragoman.data.formats.base import ExampleFormat as ExampleFormat
+from dragoman.data.formats.base import Row as Row
+from dragoman.data.formats.labels import TagFormat as TagFormat
+from dragoman.data.formats.labels import frame_tags as frame_tags
+from dragoman.data.formats.media import CAPTIONS as CAPTIONS
+from dragoman.data.formats.media import TRANSCRIPTS as TRANSCRIPTS
+from dragoman.data.formats.media import MediaFormat as MediaFormat
+from dragoman.data.formats.pairs import COPY_FORMAT as COPY_FORMAT
+from dragoman.data.formats.pairs import PAIR_FORMAT as PAIR_FORMAT
+from dragoman.data.formats.pairs import with_context as with_context
+from dragoman.data.formats.texts import MASK as MASK
+from dragoman.data.formats.texts import MASK_ID as MASK_ID
+from dragoman.data.formats.texts import LanguageModelFormat as LanguageModelFormat
+from dragoman.data.formats.texts import MaskedTextFormat as MaskedTextFormat

@@ -1,0 +1,17 @@
+from dragoman.inference.align.alignment import AttentionView as AttentionView
+from dragoman.inference.align.alignment import FilePairs as FilePairs
+from dragoman.inference.align.alignment import align_pairs as align_pairs
+from dragoman.inference.align.alignment import select_view as select_view
+from dragoman.inference.align.alignment import token_word_shares as token_word_shares
+from dragoman.inference.align.alignment import word_spans as word_spans
+from dragoman.inference.align.alignments import AlignedSpan as AlignedSpan
+from dragoman.inference.align.alignments import AlignOptions as AlignOptions
+from dragoman.inference.align.alignments import TermOptions as TermOptions
+from dragoman.inference.align.alignments import WordAlignment as WordAlignment
+from dragoman.inference.align.attention import AttentionMap as AttentionMap
+from dragoman.inference.align.attention import attention_map as attention_map
+from dragoman.inference.align.attention import cross_attention_weights as cross_attention_weights
+from dragoman.inference.align.attention import memory_labels as memory_labels
+from dragoman.inference.align.attention import record_attention as record_attention
+from dragoman.inference.align.attention import token_labels as token_labels
+from dragoman.inference.align.verbs import align as align

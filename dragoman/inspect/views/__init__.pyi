@@ -1,0 +1,15 @@
+from dragoman.inspect.views.beam_tree import continue_prefixes as continue_prefixes
+from dragoman.inspect.views.figures import check_plot_path as check_plot_path
+from dragoman.inspect.views.gradients import by_recurrent_weight as by_recurrent_weight
+from dragoman.inspect.views.gradients import untrained_cells as untrained_cells
+from dragoman.inspect.views.inspection import Inspection as Inspection
+from dragoman.inspect.views.inspection import attention_sum as attention_sum
+from dragoman.inspect.views.inspection import inspect as inspect
+from dragoman.inspect.views.inspection import inspect_to as inspect_to
+from dragoman.inspect.views.inspection import open_variant as open_variant
+from dragoman.inspect.views.inspection import states_near as states_near
+from dragoman.inspect.views.inspection import variant_title as variant_title
+from dragoman.inspect.views.table import VIEWS as VIEWS
+from dragoman.inspect.views.view import View as View
+from dragoman.inspect.views.view import listed as listed
+from dragoman.inspect.views.view import packed as packed

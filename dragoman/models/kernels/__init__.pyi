@@ -1,0 +1,10 @@
+from dragoman.models.kernels.cpu_matmul import lay_out_for_decoding as lay_out_for_decoding
+from dragoman.models.kernels.cpu_workers import map_batches as map_batches
+from dragoman.models.kernels.deferred_gradients import immediate_gradients as immediate_gradients
+from dragoman.models.kernels.graph_inputs import GraphInputs as GraphInputs
+from dragoman.models.kernels.step_buffers import StepBuffers as StepBuffers
+from dragoman.models.kernels.support import wide as wide
+from dragoman.models.kernels.top_k import argmax as argmax
+from dragoman.models.kernels.top_k import topk as topk
+from dragoman.models.kernels.torch_import import defer_meta_kernels as defer_meta_kernels
+from dragoman.models.kernels.uninitialised import Uninitialised as Uninitialised
