@@ -17,7 +17,7 @@ import pytest
 
 import dragoman
 from dragoman.auto.search.state import TABLE_FILE
-from dragoman.base.config.dump import describe
+from dragoman.base.config.dumper import describe
 from dragoman.cli import cli
 from dragoman.data.readers.base import READERS
 from dragoman.decoding.shortlist import NAME as SHORTLIST

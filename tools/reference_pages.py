@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import dragoman
-from dragoman.base.config.dump import plain
+from dragoman.base.config.dumper import plain
 from dragoman.base.config.fields import accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.base.config.toml_text import inline, join_place, one_of
 from dragoman.cli import cli

@@ -1,9 +1,9 @@
-from dragoman.base.config.dump import Setting as Setting
-from dragoman.base.config.dump import any_table_schema as any_table_schema
-from dragoman.base.config.dump import as_table as as_table
-from dragoman.base.config.dump import describe as describe
-from dragoman.base.config.dump import differences as differences
-from dragoman.base.config.dump import dump as dump
+from dragoman.base.config.dumper import Setting as Setting
+from dragoman.base.config.dumper import any_table_schema as any_table_schema
+from dragoman.base.config.dumper import as_table as as_table
+from dragoman.base.config.dumper import describe as describe
+from dragoman.base.config.dumper import differences as differences
+from dragoman.base.config.dumper import dump as dump
 from dragoman.base.config.fields import Accepted as Accepted
 from dragoman.base.config.fields import Depth as Depth
 from dragoman.base.config.fields import Range as Range
