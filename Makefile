@@ -37,6 +37,7 @@ test: lint types tests
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }
 
 types: setup
 	$(BIN)/mypy

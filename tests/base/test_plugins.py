@@ -23,7 +23,7 @@ from dragoman.base.errors import ConfigError
 from tests.conftest import words
 from tests.test_extending import DRIVER
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

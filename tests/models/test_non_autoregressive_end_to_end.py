@@ -15,6 +15,7 @@ import torch
 import dragoman
 from dragoman.auto import checking as checking
 from dragoman.auto import estimates
+from dragoman.base.config import dump
 from dragoman.base.errors import ConfigError
 from dragoman.data.corpus import prepare_corpus
 from dragoman.inference.predictor import Predictor
@@ -55,7 +56,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> TrainedFolder:
             ("length", {"kind": "length", "max_length": 9}),
         ):
             whole = table(folder, alignment)
-            (folder / f"{name}.toml").write_text(dragoman.base.config.dumper(config.build(whole)), encoding="utf-8")
+            (folder / f"{name}.toml").write_text(dump(config.build(whole)), encoding="utf-8")
             dragoman.train(whole, folder / name, quiet=True)
     return TrainedFolder(folder, folder / "ctc", call("--version"))
 
@@ -178,7 +179,7 @@ def test_check_counts_what_has_no_room(tmp_path: Path, cached: Path) -> None:
 def test_check_refuses_a_model_that_can_write_nothing(tmp_path: Path, cached: Path) -> None:
     write_rows(tmp_path / "pairs.tsv", [(word, word * 9) for word in WORDS])
     (tmp_path / "my.toml").write_text(
-        dragoman.base.config.dumper(config.build(table(tmp_path, {"kind": "ctc", "upsample": 1}))),
+        dump(config.build(table(tmp_path, {"kind": "ctc", "upsample": 1}))),
         encoding="utf-8",
     )
     said = call("check", tmp_path / "my.toml")
