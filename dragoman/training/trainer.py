@@ -33,7 +33,7 @@ from dragoman.training.sharding import are_finite
 from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
 from dragoman.training.trained_weights import freeze
-from dragoman.training.validation.result import GeneralText, ValidationResult, Validator
+from dragoman.training.validation import GeneralText, ValidationResult, Validator
 
 Pause = Callable[[TrainingState], bool]  # whether to stop after this step for now
 

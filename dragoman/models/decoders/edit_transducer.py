@@ -19,11 +19,20 @@ from torch.nn import functional as F
 from dragoman.base.config import Share, setting
 from dragoman.data.tokenizers import EOS, PAD
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source
+from dragoman.models.decoders.monotone import (
+    IMPOSSIBLE,
+    Actions,
+    ForwardPass,
+    MonotoneDecoder,
+    MonotoneDecoderBase,
+    Source,
+    Written,
+    last_position,
+    padding_bias,
+)
 from dragoman.models.heads.softmax import log_probabilities
 from dragoman.models.layers.embeddings import Embedding
 from dragoman.models.layers.linear import LogProbabilities
-from dragoman.models.layers.monotone import IMPOSSIBLE, ForwardPass, Written, last_position, padding_bias
 
 INSERT, SUBSTITUTE, DELETE, COPY = range(4)
 NEVER = 1e6

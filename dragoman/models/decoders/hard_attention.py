@@ -12,10 +12,18 @@ from torch.nn import functional as F
 
 from dragoman.base.config import Range, Size, setting
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
+from dragoman.models.decoders.monotone import (
+    PADDING,
+    Actions,
+    MonotoneDecoder,
+    MonotoneDecoderBase,
+    Source,
+    Written,
+    forward_bias,
+    move_forward,
+)
 from dragoman.models.heads.softmax import full_precision, log_probabilities
 from dragoman.models.layers.embeddings import Embedding
-from dragoman.models.layers.monotone import PADDING, Written, forward_bias
 
 
 @dataclass(frozen=True)
