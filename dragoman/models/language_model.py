@@ -24,6 +24,7 @@ from dragoman.data import Batch, Segment
 from dragoman.data.tokenizers import PAD, SOS
 from dragoman.models.config import FullSoftmaxConfig, SoftmaxConfig, TransformerConfig
 from dragoman.models.contracts import BaseModel, Loss, State, TokenScores, map_tensors
+from dragoman.models.heads.decoder_head import teacher_inputs
 from dragoman.models.heads.softmax import CrossEntropy, MixtureOfSoftmaxes, SoftmaxCriterion, full_precision
 from dragoman.models.kernels.cpu_dropout import dropout
 from dragoman.models.layers.cells import CellConfig, LSTMConfig, build_cell
@@ -74,10 +75,6 @@ class RecurrentStackConfig:
     @property
     def sizes(self) -> tuple[int, ...]:
         return (self.embedding, *(self.width,) * (self.layers - 1), self.output_width)
-
-    def memory_problems(self, memory: int) -> Iterator[str]:
-        if memory:
-            yield f"memory: found {memory}, expected 0: recurrent layers always carry their state over"
 
 
 class WeightDropout(nn.Module):
@@ -195,20 +192,17 @@ class LanguageModelConfig:
                 f"tie: found true, which needs equal sizes, found {stack.embedding} for the embeddings and "
                 f"{stack.output_width} for the last layer"
             )
-        if isinstance(stack, TransformerConfig):
-            yield from memory_problems(stack, self.memory)
-        else:
-            yield from stack.memory_problems(self.memory)
-        yield from self._segment_problems()
-
-    def _segment_problems(self) -> Iterator[str]:
         segment, memory = self.segment, self.memory
+        if isinstance(stack, TransformerConfig):
+            yield from memory_problems(stack, memory)
+        elif memory:
+            yield f"memory: found {memory}, expected 0: recurrent layers always carry their state over"
         if memory > segment:
             yield f"segment: found {segment}, expected at least memory = {memory}"
-        align = memory if memory and isinstance(getattr(self.stack, "attention", None), SegmentsConfig) else 1
+        align = memory if memory and isinstance(getattr(stack, "attention", None), SegmentsConfig) else 1
         if segment % align:
             yield f"segment: found {segment}, expected a multiple of stack.attention.length = {align}"
-        positions = getattr(self.stack, "positions", None)
+        positions = getattr(stack, "positions", None)
         if isinstance(positions, LearnedConfig) and positions.max_positions < segment:
             longest = positions.max_positions
             yield f"segment: found {segment}, expected at most stack.positions.max_positions = {longest}"
@@ -322,9 +316,8 @@ class LanguageModel(BaseModel):
         return full_precision(self.logits_of(self.dropout(hidden))).log_softmax(-1), state
 
     def _teacher_inputs(self, batch: Batch) -> tuple[Tensor, State]:
-        target, state = batch.target, self.start(batch)
-        inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
-        return self._replace_sos(inputs, state), state
+        state = self.start(batch)
+        return self._replace_sos(teacher_inputs(batch.target), state), state
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits (B, T, V) of every target token, given the prompt and the true tokens before it."""

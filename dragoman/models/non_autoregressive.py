@@ -164,7 +164,6 @@ class NonAutoregressive(BaseModel):
         return Loss(total, ((batch.target != PAD) & reachable[:, None]).sum())
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
-        """Return the distributions of all positions for a search."""
         memory = self.encode(batch.source.data, batch.source.mask)
         return self.alignment.emissions(self.log_probabilities, memory, limits, candidates)
 
@@ -177,8 +176,6 @@ class NonAutoregressive(BaseModel):
         return self.alignment.positions(source, target)
 
     def reachable(self, batch: Batch) -> Tensor:
-        """Which targets (B,) the model can write at all."""
-        memory = self.encode(
-            batch.source.data, batch.source.mask
-        )  # some encoders give fewer entries than source tokens
+        # Some encoders give fewer entries than source tokens.
+        memory = self.encode(batch.source.data, batch.source.mask)
         return self.alignment.reachable(memory.mask, batch.target)

@@ -24,7 +24,7 @@ from dragoman.models.layers.positions import (
     build_absolute_positions,
     build_relative_positions,
 )
-from dragoman.models.layers.self_attention import SELF_ATTENTIONS, SelfAttention
+from dragoman.models.layers.self_attention import SELF_ATTENTIONS
 
 
 class TransformerInput(nn.Module):
@@ -47,20 +47,6 @@ def relative_positions_of(config: TransformerConfig, *, causal: bool) -> list[Re
     return build_relative_positions(config.positions, config.layers, config.heads, config.depth, causal=causal)
 
 
-def self_attention(config: TransformerConfig, relative: RelativePositions) -> SelfAttention:
-    return SELF_ATTENTIONS[type(config.attention)](
-        config.width,
-        config.heads,
-        config.attention_dropout,
-        config=config.attention,
-        key_heads=config.key_heads,
-        score=config.score,
-        bias=config.bias,
-        relative=relative,
-        head_width=config.head_width,
-    )
-
-
 class Stream(NamedTuple):
     """The residual stream between two blocks: x + dropout(out), summed by whoever reads it, together with a norm."""
 
@@ -75,18 +61,17 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.pre_norm = config.norm == "pre"
         self.defers = True  # the next block sums what the last sublayer adds
-        self.attention = self_attention(config, relative)
+        width, heads, dropout = config.width, config.heads, config.attention_dropout
+        options: dict[str, Any] = {
+            "key_heads": config.key_heads,
+            "score": config.score,
+            "bias": config.bias,
+            "head_width": config.head_width,
+        }
+        kind = SELF_ATTENTIONS[type(config.attention)]
+        self.attention = kind(width, heads, dropout, config=config.attention, relative=relative, **options)
         if memory_width:
-            self.cross = CrossAttention(
-                config.width,
-                config.heads,
-                memory_width,
-                config.attention_dropout,
-                key_heads=config.key_heads,
-                score=config.score,
-                bias=config.bias,
-                head_width=config.head_width,
-            )
+            self.cross = CrossAttention(width, heads, memory_width, dropout, **options)
         self.feedforward = FeedForward(
             config.width, config.feedforward, config.activation, config.feedforward_dropout, config.bias, config.gated
         )

@@ -51,17 +51,6 @@ class ForwardPass(NamedTuple):
     evidence: list[Tensor]  # of each token that was written, (N,): log p(token | tokens before)
 
 
-def last_position(mask: Tensor) -> Tensor:
-    """True at the last real position of each row; mask (B, S)."""
-    positions = torch.arange(mask.shape[1], device=mask.device)
-    return positions == (positions * mask).amax(1, keepdim=True)
-
-
-def padding_bias(mask: Tensor) -> Tensor:
-    """0 at real positions, PADDING elsewhere; mask (B, S)."""
-    return torch.zeros(mask.shape, device=mask.device, dtype=torch.float32).masked_fill(~mask, PADDING)
-
-
 def forward_bias(mask: Tensor, *, monotone: bool) -> Tensor:
     """Added to moves from i to j: 0 if j is real and, if monotone, not left of i; mask (B, S) → (B, S, S)."""
     size = mask.shape[1]
@@ -112,7 +101,6 @@ class MonotoneDecoderBase(RecurrentDecoderBase):
 
     @property
     def output_width(self) -> int:
-        """Size of the input of the output layer."""
         return self.readout or self.embedding
 
 
@@ -268,10 +256,3 @@ class MonotoneDecoder(CellDecoder):
         by_source = target.view(source.readout.shape[0], -1, 1, target.shape[-1])  # (B, k·T, 1, R)
         out: Tensor = self.readout_dropout(torch.tanh(by_source + source.readout[:, None]))
         return out.view(*target.shape[:2], *source.readout.shape[1:])
-
-
-def move_forward(after: Tensor, leave: Tensor, arrive: Tensor, bias: Tensor) -> Tensor:
-    """log Σ_i exp(after_i + leave_i + bias_ij) + arrive_j; all (N, S) but bias (B, S, S) → (N, S)."""
-    sources, size = bias.shape[:2]
-    moved = (after + leave).view(sources, -1, size, 1) + bias[:, None]  # (B, k, S, S)
-    return moved.logsumexp(2).view_as(arrive) + arrive

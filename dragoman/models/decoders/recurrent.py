@@ -115,11 +115,6 @@ class CellStack(nn.Module):
             return None
         return [self.dropout(like.new_ones(like.shape[0], 1, self.width)) for _ in self.cells]
 
-    def only_cell(self) -> Cell | None:
-        """The cell of a stack of one layer."""
-        cell = self.cells[0]
-        return cell if isinstance(cell, Cell) and len(self.cells) == self.first == 1 else None
-
     def forward(
         self,
         x: Tensor,
@@ -385,7 +380,8 @@ class LuongDecoder(CellDecoder):
         """Embedded tokens (N, T, E) → ã of every step, each fed into the next one, and the states of the layers."""
         cells, (last,) = state.cache
         memory = self.attention.as_dot_products(*state.static)
-        if fed := recurrence.feed(self.stack.only_cell(), embedded, cells[0], last, memory, self.combine):
+        cell = self.stack.cells[0] if len(self.stack.cells) == 1 else None
+        if isinstance(cell, Cell) and (fed := recurrence.feed(cell, embedded, cells[0], last, memory, self.combine)):
             return fed[0], (fed[1],)
         attentional: list[Tensor] = []
         masks = self.stack.masks(embedded)
