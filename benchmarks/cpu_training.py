@@ -44,7 +44,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS  # noqa: E402
 from dragoman.models.layers.positions import sinusoids  # noqa: E402
 from dragoman.runs.tasks import config as configuration  # noqa: E402
 from dragoman.runs.tasks.table import task_of  # noqa: E402
-from dragoman.training.objectives.table import build_objective  # noqa: E402
+from dragoman.training.objectives.base import build_objective  # noqa: E402
 from dragoman.training.runtime import Runtime  # noqa: E402
 from dragoman.training.trainer import Trainer  # noqa: E402
 

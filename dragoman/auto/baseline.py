@@ -11,7 +11,7 @@ from dragoman.classical import CopyConfig
 from dragoman.runs import Run
 from dragoman.runs.tasks import TranslateConfig
 from dragoman.scoring import metrics_by_name, score_table
-from dragoman.training.validation import Seq2SeqValidator
+from dragoman.training import Seq2SeqValidator
 
 METRIC = "chrf"  # graded, so that it also compares outputs that are never quite right
 

@@ -17,8 +17,8 @@ from dragoman.base.config import default_of, fields_of, merge, override
 from dragoman.data import Example, Files, Pairs, too_few, usable_examples
 from dragoman.data.readers import READERS
 from dragoman.data.tokenizers import number_error, series_shape
-from dragoman.models import BiLMConfig, MaskedLMConfig
-from dragoman.models.encoders import BertEncoderConfig, DenseEncoderConfig, ElmoEncoderConfig
+from dragoman.models import BiLMConfig, ElmoEncoderConfig, MaskedLMConfig
+from dragoman.models.encoders import BertEncoderConfig, DenseEncoderConfig
 from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, build
 
 BATCH_TOKENS = 2048

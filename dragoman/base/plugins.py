@@ -29,7 +29,7 @@ TABLES = {
     "dragoman.models.entries.EncoderEntry": "dragoman.models.registry.ENCODERS",
     "dragoman.models.entries.FeatureEncoderEntry": "dragoman.models.registry.FEATURE_ENCODERS",
     "dragoman.models.entries.DecoderEntry": "dragoman.models.registry.DECODERS",
-    "dragoman.training.objectives.base.ObjectiveEntry": "dragoman.training.objectives.table.OBJECTIVES",
+    "dragoman.training.objectives.base.ObjectiveEntry": "dragoman.training.objectives.base.OBJECTIVES",
     "dragoman.scoring.metric.Metric": "dragoman.scoring.registry.METRICS",
     "dragoman.runs.tasks.base.Task": "dragoman.runs.tasks.table.TASKS",
     "dragoman.data.readers.base.Reader": "dragoman.data.readers.base.READERS",

@@ -379,7 +379,7 @@ class Completer(LoadedRun):
                 done(count)
             return TextLikelihood(nats, len(tokens) - 1, size), right / max(1, len(tokens) - 1)
         from dragoman.data import OverlappingBpttPlan
-        from dragoman.training.validation import text_likelihood
+        from dragoman.training import text_likelihood
 
         if dynamic is not None:
             sizes = gradient_sizes(self.model, self._training_text(dynamic.segment), dynamic.segment, self.device)

@@ -314,7 +314,7 @@ class MaskFiller(Labeler):
                 yield self.collator.collate(sources, targets).to(self.device)
                 stream.done(len(indices))
 
-        from dragoman.training.validation import masked_lm_scores
+        from dragoman.training import masked_lm_scores
 
         scores = masked_lm_scores(self.model, batches())
         wanted = {"loss", *(names if names and "all" not in names else scores)}

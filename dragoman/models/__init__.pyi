@@ -1,4 +1,3 @@
-from dragoman.models.bilm import BiLMConfig as BiLMConfig
 from dragoman.models.captioner import Captioner as Captioner
 from dragoman.models.captioner import CaptionerConfig as CaptionerConfig
 from dragoman.models.captioner import SpeechToText as SpeechToText
@@ -24,6 +23,8 @@ from dragoman.models.contracts import State as State
 from dragoman.models.contracts import TokenScores as TokenScores
 from dragoman.models.contracts import join_tensors as join_tensors
 from dragoman.models.contracts import map_tensors as map_tensors
+from dragoman.models.elmo import BiLMConfig as BiLMConfig
+from dragoman.models.elmo import ElmoEncoderConfig as ElmoEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from dragoman.models.entries import Entry as Entry
 from dragoman.models.language_model import LanguageModel as LanguageModel
@@ -46,5 +47,10 @@ from dragoman.models.traits import decodes as decodes
 from dragoman.models.transcriber import JointAttentionConfig as JointAttentionConfig
 from dragoman.models.transcriber import Transcriber as Transcriber
 from dragoman.models.transcriber import TranscriberConfig as TranscriberConfig
+from dragoman.models.transformer import DecoderBlock as DecoderBlock
+from dragoman.models.transformer import DecoderStack as DecoderStack
+from dragoman.models.transformer import EncoderBlock as EncoderBlock
 from dragoman.models.transformer import Stream as Stream
 from dragoman.models.transformer import TransformerBlock as TransformerBlock
+from dragoman.models.transformer import TransformerDecoder as TransformerDecoder
+from dragoman.models.transformer import TransformerEncoder as TransformerEncoder

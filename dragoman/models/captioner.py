@@ -113,7 +113,6 @@ class Captioner(FeatureModel):
         return Loss(total, (target != PAD).sum())
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
-        """Encode the images and make the state before the first target token."""
         return self.decoder_head.start_from(self.encode(batch.source.data, batch.source.mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:

@@ -147,15 +147,16 @@ class EncoderDecoder(TokenWriter, BaseModel):
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy over real target tokens and their number."""
-        config, target = self.config, batch.target
-        state = self.start(batch)
-        inputs = self._teacher_inputs(target)
-        criterion = self._criterion(batch)
-        if isinstance(config.forcing, TeacherForcingConfig) and not config.truncate:
-            total = self.decoder.loss(inputs, target, state, criterion)
+        forcing, target, criterion = self.config.forcing, batch.target, self._criterion(batch)
+        state, inputs = self.start(batch), self._teacher_inputs(target)
+        if isinstance(forcing, TeacherForcingConfig) and not self.config.truncate:
+            return Loss(self.decoder.loss(inputs, target, state, criterion), (target != PAD).sum())
+        probability = forcing.teacher_probability(self.num_steps) if self.training else 1.0
+        if probability >= 1.0:
+            hidden = self._hidden(inputs, state)
         else:
-            total = self.decoder.loss_of(self._forced(inputs, state), target, criterion)
-        return Loss(total, (target != PAD).sum())
+            hidden = self._scheduled_sampling(inputs, state, probability, forcing.passes)
+        return Loss(self.decoder.loss_of(hidden, target, criterion), (target != PAD).sum())
 
     def _criterion(self, batch: Batch) -> SoftmaxCriterion:
         criterion = SoftmaxCriterion(self.output, self.cross_entropy)
@@ -175,21 +176,12 @@ class EncoderDecoder(TokenWriter, BaseModel):
             self.target_dropout(inputs), batch.target, self.start_from(memory), self._criterion(batch)
         )
 
-    def _forced(self, inputs: Tensor, state: State) -> Tensor:
-        """Hidden vectors under the forcing of this step."""
-        forcing = self.config.forcing
-        probability = forcing.teacher_probability(self.num_steps) if self.training else 1.0
-        if isinstance(forcing, TeacherForcingConfig) or probability >= 1.0:
-            return self._hidden(inputs, state)
-        return self._scheduled_sampling(inputs, state, probability, forcing.passes)
-
     def token_losses(self, target: Tensor, state: State) -> Tensor:
         """−log p of every token of targets (N, T), 0 on padding; a source may have several hypotheses."""
         hidden = self._hidden(self._teacher_inputs(target), state)
         return full_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0)
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
-        """Encode the sources and make the state before the first target token."""
         return self.start_from(self.encode(batch.source.data, batch.source.mask, batch.copies), capacity)
 
     def score(self, batch: Batch) -> TokenScores:

@@ -90,19 +90,6 @@ def splitmix64(bits: Tensor) -> Tensor:
     return bits ^ shifted(bits, 31)
 
 
-def row_hashes(rows: Tensor, mask: Tensor) -> Tensor:
-    """A hash of every row (B,), from its real tokens and their positions."""
-    positions = torch.arange(rows.shape[1], device=rows.device)
-    return (splitmix64(rows * GOLDEN + splitmix64(positions)) * mask).sum(1)
-
-
-def hashed_uniform(hashes: Tensor, stream: int, width: int) -> Tensor:
-    """Numbers (B, width) in [0, 1) that depend only on a row's hash, the stream and the index."""
-    indices = torch.arange(width, device=hashes.device) + (stream << 32)
-    bits = splitmix64(hashes[:, None] ^ splitmix64(indices))
-    return ((bits >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
-
-
 class MaskedLM(BaseModel):
     """Predicts the masked tokens of a row."""
 
@@ -156,8 +143,15 @@ class MaskedLM(BaseModel):
         """Random numbers from torch's generator in training, from a hash of each row in evaluation."""
         if self.training:
             return lambda stream, width: torch.rand(rows.shape[0], width, device=rows.device)
-        hashes = row_hashes(rows, mask)
-        return lambda stream, width: hashed_uniform(hashes, stream, width)
+        positions = torch.arange(rows.shape[1], device=rows.device)
+        hashes = (splitmix64(rows * GOLDEN + splitmix64(positions)) * mask).sum(1)  # (B,) of the real tokens
+
+        def uniform(stream: int, width: int) -> Tensor:
+            indices = torch.arange(width, device=rows.device) + (stream << 32)
+            bits = splitmix64(hashes[:, None] ^ splitmix64(indices))
+            return ((bits >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
+
+        return uniform
 
     def logits(self, memory: Memory, positions: Tensor) -> Tensor:
         """Logits (B, K, V) of the tokens at positions (B, K)."""

@@ -20,7 +20,6 @@ from dragoman.models.config import TransformerConfig, WidthEmbedding
 from dragoman.models.contracts import BaseModel, CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import IdentityEmbedding
-from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.heads.parallel import CTCConfig, CTCHead, LengthPredictor, LengthPredictorConfig
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.kernels.cpu_dropout import Dropout
@@ -29,6 +28,7 @@ from dragoman.models.layers.feed_forward import FeedForward
 from dragoman.models.layers.linear import output_layer
 from dragoman.models.layers.masking import masked_mean
 from dragoman.models.registry import EncoderConfig, build_encoder
+from dragoman.models.transformer import TransformerEncoder
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,6 @@ class NonAutoregressive(BaseModel):
         return Loss(total, ((batch.target != PAD) & reachable[:, None]).sum())
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
-        """Return the distributions of all positions for a search."""
         memory = self.encode(batch.source.data, batch.source.mask)
         return self.alignment.emissions(self.log_probabilities, memory, limits, candidates)
 
@@ -177,8 +176,6 @@ class NonAutoregressive(BaseModel):
         return self.alignment.positions(source, target)
 
     def reachable(self, batch: Batch) -> Tensor:
-        """Which targets (B,) the model can write at all."""
-        memory = self.encode(
-            batch.source.data, batch.source.mask
-        )  # some encoders give fewer entries than source tokens
+        # Some encoders give fewer entries than source tokens.
+        memory = self.encode(batch.source.data, batch.source.mask)
         return self.alignment.reachable(memory.mask, batch.target)

@@ -18,15 +18,19 @@ from dragoman.models.contracts import Decoder, Encoder
 from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.copy_transducer import CopyTransducer, CopyTransducerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoder, HardAttentionDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
 from dragoman.models.decoders.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
-from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.decoders.recurrent import (
+    FixedContextDecoder,
+    FixedContextDecoderConfig,
+    LuongDecoder,
+    LuongDecoderConfig,
+    RecurrentDecoder,
+    RecurrentDecoderConfig,
+)
+from dragoman.models.elmo import ElmoEncoder, ElmoEncoderConfig
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder
-from dragoman.models.encoders.elmo import ElmoEncoder, ElmoEncoderConfig
 from dragoman.models.encoders.frames import FramesConfig, FramesEncoder
 from dragoman.models.encoders.images import (
     PatchesConfig,
@@ -42,6 +46,7 @@ from dragoman.models.entries import DecoderEntry, EncoderEntry, FeatureEncoderEn
 from dragoman.models.layers.cells import GRUConfig
 from dragoman.models.layers.config import LearnedConfig, SinusoidalConfig
 from dragoman.models.layers.rnn_attention import AdditiveConfig, GeneralConfig, MonotonicConfig
+from dragoman.models.transformer import TransformerDecoder
 
 ENCODERS = table_of(
     "encoder",

@@ -70,13 +70,6 @@ class FeatureReader(Encoder):
         return self.encoder(self.inputs(source, mask), mask)
 
 
-def build_source_encoder(config: AnyEncoderConfig, inputs: nn.Module) -> Encoder:
-    """The encoder that the settings name, which reads an embedding, a SeriesInput or a FeatureInput."""
-    if isinstance(inputs, FeatureInput):
-        return FeatureReader(config, inputs)
-    return build_encoder(config, inputs)
-
-
 class LabelModel(BaseModel):
     """The common part of models that predict labels or numbers of any kind of source."""
 
@@ -92,7 +85,10 @@ class LabelModel(BaseModel):
         self.config = config
         self.space: int | None = getattr(inputs, "space", None)
         self.word_dropout = WordDropout(config.word_dropout, keep_from, self.space)
-        self.encoder = build_source_encoder(config.encoder, inputs)
+        if isinstance(inputs, FeatureInput):
+            self.encoder = FeatureReader(config.encoder, inputs)
+        else:
+            self.encoder = build_encoder(config.encoder, inputs)
 
 
 class FeatureModel(BaseModel):

@@ -112,7 +112,6 @@ class Transcriber(FeatureModel):
         return Loss(self.joint.weight * total + (1 - self.joint.weight) * attention, tokens.sum())
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions:
-        """Return the CTC distributions for a search."""
         return self.ctc.emissions(predict, self.encode(batch.source.data, batch.source.mask))
 
     def score(self, batch: Batch) -> TokenScores:
@@ -134,7 +133,6 @@ class Transcriber(FeatureModel):
         return self.ctc.reachable(memory.mask, batch.target)
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
-        """Encode the sources and make the decoder's state before the first target token."""
         return self._attention_decoder().start_from(self.encode(batch.source.data, batch.source.mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:

@@ -32,11 +32,13 @@ from dragoman.training import (
     Checkpoints,
     Display,
     Fitter,
+    GeneralText,
     Pause,
     ProcessGroup,
     Runtime,
     Trainer,
     TrainingState,
+    Validator,
     add_adapters,
     check_capacity,
     check_random_weights,
@@ -55,7 +57,6 @@ from dragoman.training import (
     write_tensors,
 )
 from dragoman.training.objectives import build_objective
-from dragoman.training.validation import GeneralText, Validator
 
 Action = Literal["create", "resume", "replace"]  # what training does with the run folder
 

@@ -48,3 +48,12 @@ from dragoman.training.trainer import Pause as Pause
 from dragoman.training.trainer import Trainer as Trainer
 from dragoman.training.transfer import load_vectors as load_vectors
 from dragoman.training.transfer import vector_tables as vector_tables
+from dragoman.training.validation import GeneralText as GeneralText
+from dragoman.training.validation import LabelValidator as LabelValidator
+from dragoman.training.validation import LanguageModelValidator as LanguageModelValidator
+from dragoman.training.validation import MaskedLMValidator as MaskedLMValidator
+from dragoman.training.validation import Seq2SeqValidator as Seq2SeqValidator
+from dragoman.training.validation import Validator as Validator
+from dragoman.training.validation import masked_lm_scores as masked_lm_scores
+from dragoman.training.validation import text_likelihood as text_likelihood
+from dragoman.training.validation import with_all_references as with_all_references

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from dragoman.base.config import Range, Share, Size, SizeOrNone, setting
-from dragoman.training.objectives.base import LikelihoodConfig
-from dragoman.training.objectives.table import ObjectiveConfig
+from dragoman.training.objectives.base import AnyObjectiveConfig, LikelihoodConfig
 
 NonNegative = Annotated[float, Range(0.0, None)]
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
@@ -158,7 +157,7 @@ class TrainConfig:
         (),
         help='learning-rate factors by name, as in [{ names = "encoder", factor = 0.1 }]; the last match counts',
     )
-    objective: ObjectiveConfig = setting(LikelihoodConfig(), help="training objective")
+    objective: AnyObjectiveConfig = setting(LikelihoodConfig(), help="training objective")
     batch_tokens: Size = setting(
         4096,
         help="maximum tokens of a batch on each side, padding included; for language models parallel streams × segment",

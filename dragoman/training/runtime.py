@@ -117,16 +117,14 @@ class ProcessGroup:
         return list(self.all_reduce_sum_tensor(torch.tensor(values, dtype=torch.float64)).tolist())
 
     def gather_texts(self, text: str) -> list[str]:
-        return [self.broadcast_text(text if rank == self.rank else "") for rank in range(self.world_size)]
-
-    def broadcast_text(self, text: str) -> str:
-        """The text that one process has, on all of them; the others give an empty one."""
-        if not self.is_distributed:
-            return text
-        encoded = text.encode()
-        size = self.all_reduce_max(len(encoded))
-        content = torch.tensor([*encoded, *bytes(size - len(encoded))], dtype=torch.long)
-        return bytes(self.all_reduce_sum_tensor(content).tolist()).decode()
+        """The texts of all processes, in the order of their ranks."""
+        texts = []
+        for rank in range(self.world_size):
+            encoded = text.encode() if rank == self.rank else b""  # the others add zeros
+            size = self.all_reduce_max(len(encoded))
+            content = torch.tensor([*encoded, *bytes(size - len(encoded))], dtype=torch.long)
+            texts.append(bytes(self.all_reduce_sum_tensor(content).tolist()).decode())
+        return texts
 
     def barrier(self) -> None:
         self.all_reduce_max(0)

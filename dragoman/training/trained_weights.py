@@ -45,26 +45,25 @@ def matching(model: nn.Module, pattern: str, place: str) -> list[nn.Parameter]:
     return matched
 
 
-def freeze(model: nn.Module, patterns: Sequence[str], place: str = "train.freeze") -> list[str]:
+def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Exclude weights from training; returns the names of all frozen weights, a shared one under its first name."""
     for pattern in patterns:
-        for part in matching(model, pattern, place):
+        for part in matching(model, pattern, "train.freeze"):
             part.requires_grad_(False)
     frozen = [name for name, part in model.named_parameters() if not part.requires_grad]
     if len(frozen) == len(list(model.parameters())):
-        raise ConfigError(f"{place}: found {list(patterns)}, which freezes all weights")
+        raise ConfigError(f"train.freeze: found {list(patterns)}, which freezes all weights")
     return frozen
 
 
-def rate_factors(model: nn.Module, rates: Sequence[RateConfig], place: str = "train.rates") -> dict[str, float]:
+def rate_factors(model: nn.Module, rates: Sequence[RateConfig]) -> dict[str, float]:
     """The learning-rate factor of every weight, by its first name; the last matching entry counts."""
     factors: dict[int, float] = {}
     for number, rate in enumerate(rates):
-        matched = matching(model, rate.names, f"{place}[{number}].names")
+        place = f"train.rates[{number}].names"
+        matched = matching(model, rate.names, place)
         if not any(part.requires_grad for part in matched):
-            raise ConfigError(
-                f"{place}[{number}].names: found {rate.names!r}, whose weights are all frozen by train.freeze"
-            )
+            raise ConfigError(f"{place}: found {rate.names!r}, whose weights are all frozen by train.freeze")
         factors |= {id(part): rate.factor for part in matched}
     return {name: factors.get(id(part), 1.0) for name, part in model.named_parameters()}
 

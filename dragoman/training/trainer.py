@@ -33,7 +33,7 @@ from dragoman.training.sharding import are_finite
 from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
 from dragoman.training.trained_weights import freeze
-from dragoman.training.validation.result import GeneralText, ValidationResult, Validator
+from dragoman.training.validation import GeneralText, ValidationResult, Validator
 
 Pause = Callable[[TrainingState], bool]  # whether to stop after this step for now
 
@@ -136,10 +136,6 @@ class Trainer:
         share = self.state.elapsed / max(1e-3, 60 * self.config.minutes - self.state.validation)
         return self.processes.all_reduce_max(int(1e6 * share)) / 1e6
 
-    def _scheduled_step(self, step: int) -> int:
-        """The step that schedules read: a later one where train.minutes ends training before the last."""
-        return max(step, min(self.config.steps, math.ceil(self.config.steps * self._time_share)))
-
     @property
     def stopped_early(self) -> bool:
         """Whether train.patience validations in a row brought no better score."""
@@ -158,7 +154,8 @@ class Trainer:
         if not self.model.training:  # train() visits every module
             self.model.train()
         step = state.step + 1
-        scheduled = self._scheduled_step(step)
+        # The step that schedules read: a later one where train.minutes ends training before the last.
+        scheduled = max(step, min(config.steps, math.ceil(config.steps * self._time_share)))
         self.model.set_step(scheduled - 1)
         batches = [self._next_batch() for _ in range(config.accumulate * processes.world_size)]
         count = sum(self.loader.num_tokens(batch) for batch in batches)
@@ -269,7 +266,10 @@ class Trainer:
         model = self.train_step.whole_model
         with averaged_weights(model, self.train_step.average if is_main else None):
             result = self.validator.measure(model, signals.received) if is_main else None
-            score = self._score(result) if result is not None else 0.0
+            score = 0.0
+            if result is not None:
+                metric = self.config.metric
+                score = result.scores[metric] if higher_is_better(metric) else -result.scores[metric]
             interrupted, score = self.processes.all_reduce_sum([float(is_main and result is None), score])
             if not interrupted:
                 is_best = self.best_weights.rank(self.state, score)
@@ -299,11 +299,6 @@ class Trainer:
         if result is not None:
             scores = f"{result.line(config.metric)}  (first validation in {duration(wait)})"
             self.display.info(f"preview at step {state.step}  {scores}", result.sample_line())
-
-    def _score(self, result: ValidationResult) -> float:
-        """The score that selects the best weights: higher is better."""
-        value = result.scores[self.config.metric]
-        return value if higher_is_better(self.config.metric) else -value
 
     def _report(self, result: ValidationResult, is_best: bool, signals: Signals) -> None:
         state = self.state

@@ -10,13 +10,15 @@ import pytest
 
 from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SDecoderConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.decoders.recurrent_parts import MaxoutReadout
+from dragoman.models.decoders.recurrent import (
+    FixedContextDecoderConfig,
+    LuongDecoderConfig,
+    MaxoutReadout,
+    RecurrentDecoderConfig,
+)
 from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig
+from dragoman.models.encoders.convolutional import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
 from dragoman.models.layers.config import (

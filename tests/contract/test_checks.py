@@ -32,8 +32,7 @@ from dragoman.testing import (
     check_reader,
     check_task,
 )  # fmt: skip
-from dragoman.training.objectives.base import Objective, ObjectiveConfig, ObjectiveEntry
-from dragoman.training.objectives.table import OBJECTIVES
+from dragoman.training.objectives.base import OBJECTIVES, Objective, ObjectiveConfig, ObjectiveEntry
 
 
 @pytest.fixture(autouse=True)

@@ -11,15 +11,12 @@ import torch
 
 from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.elmo import ElmoEncoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.encoders.convolutional import KalchbrennerConfig, MultiKernelConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.elmo import ElmoEncoderConfig
-from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
 from dragoman.models.layers.config import LearnedConfig, LinearConfig, RotaryConfig

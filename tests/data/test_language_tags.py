@@ -37,7 +37,7 @@ from dragoman.models.config import (
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.layers.embeddings import WordDropout
 from dragoman.runs.tasks import config
-from dragoman.training.validation.seq2seq import rows_to_decode
+from dragoman.training.validation import rows_to_decode
 
 KINDS: dict[str, TokenizerConfig] = {
     "words": WordsConfig(),

@@ -20,12 +20,10 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.inference.completer import CompletionOptions, check_length, complete
 from dragoman.inference.target_scores import token_scores
 from dragoman.models.config import TransformerConfig
-from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
-from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig, RecurrentStackConfig
 from dragoman.models.layers.config import LearnedConfig, RotaryConfig, SegmentsConfig
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
-from dragoman.training.validation.language_model import text_likelihood
-from dragoman.training.validation.result import Interrupted
+from dragoman.training.validation import Interrupted, text_likelihood
 
 WORDS = 13
 CPU = torch.device("cpu")

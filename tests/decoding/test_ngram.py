@@ -13,8 +13,7 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import joint_ctc
 from dragoman.decoding.joint_ctc import NeuralLM, NGramLM
 from dragoman.models.config import TransformerConfig
-from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
-from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig, RecurrentStackConfig
 from dragoman.models.layers.config import LearnedConfig, RotaryConfig
 
 VOCABULARY = 9

@@ -21,7 +21,7 @@ from dragoman.decoding.searches import limits_for, search
 from dragoman.decoding.shortlist import Shortlist, ShortlistFile
 from dragoman.inference.load import load_predictor
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import LuongDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from tests.conftest import TrainedFolder, call

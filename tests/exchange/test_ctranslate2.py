@@ -31,10 +31,8 @@ from dragoman.inference.engine.choice import Call, chosen, unsupported
 from dragoman.inference.engine.engine import Engine, EngineSearch
 from dragoman.inference.predictor import Prediction, Predictor
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.layers.config import (
     LearnedConfig,
     LinearConfig,
@@ -46,6 +44,7 @@ from dragoman.models.layers.config import (
     SinusoidalConfig,
 )
 from dragoman.models.traits import DecoderTraits, EncoderTraits
+from dragoman.models.transformer import TransformerDecoder, TransformerEncoder
 from dragoman.runs.tasks.config import build
 from tests.conftest import call, words, write_rows
 

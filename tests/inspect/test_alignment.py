@@ -41,9 +41,7 @@ from dragoman.inference.long_inputs import InputTooLongError, LengthLimits
 from dragoman.inference.predictor import Predictor
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig

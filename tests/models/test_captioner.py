@@ -18,9 +18,7 @@ from dragoman.inference.align.attention import cross_attention_weights
 from dragoman.inspect.views.media_plots import draw_attention_over_image, mean_over_heads
 from dragoman.models.captioner import Captioner, CaptionerConfig, doubly_stochastic_penalty, with_attention
 from dragoman.models.config import TransformerConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoders.images import ResNetConfig
 from dragoman.models.layers.augmentation import ImageAugmentConfig
 from dragoman.models.layers.cells import GRUConfig

@@ -23,9 +23,8 @@ from dragoman.inference.align.attention import attention_map
 from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, split_words
+from dragoman.models.encoders.convolutional import KalchbrennerConfig, MultiKernelConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS, SequenceEncoderConfig
 from dragoman.models.layers.cells import GRUConfig

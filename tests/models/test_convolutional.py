@@ -25,9 +25,14 @@ from dragoman.models.convs2s import (
     ConvS2SInput,
 )
 from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.encoders.convolutional import (
+    KalchbrennerConfig,
+    KalchbrennerEncoder,
+    MultiKernelConfig,
+    MultiKernelEncoder,
+    MultiKernelLayer,
+)
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
 from dragoman.models.layers.config import LearnedConfig, NoPositionsConfig, SinusoidalConfig

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from dragoman.base import config as settings
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.models.bilm import BiLM, BiLMConfig
-from dragoman.models.encoders.elmo import ElmoEncoderConfig
+from dragoman.models.elmo import BiLM, BiLMConfig, ElmoEncoderConfig
 
 WORDS = 19
 ROWS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]

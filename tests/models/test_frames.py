@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.convs2s import ConvS2SEncoderConfig
+from dragoman.models.encoders.convolutional import KalchbrennerConfig, MultiKernelConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.frames import (
     Conv2dSubsampling,
@@ -22,8 +23,6 @@ from dragoman.models.encoders.frames import (
     Standardizer,
 )
 from dragoman.models.encoders.images import PatchesConfig, PatchesEncoder, ResNetConfig, ResNetEncoder
-from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
 from dragoman.models.layers.cells import GRUConfig

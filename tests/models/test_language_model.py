@@ -23,14 +23,16 @@ from dragoman.decoding.greedy import greedy_search
 from dragoman.inference.dynamic_evaluation import DynamicEvaluation, dynamic_likelihood, gradient_sizes
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import map_tensors
-from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStackConfig, WeightDropout
-from dragoman.models.heads.mixture import MAX_LOGITS
+from dragoman.models.heads.softmax import MAX_LOGITS
 from dragoman.models.kernels.cpu_dropout import dropout
 from dragoman.models.kernels.torch_rnn import BY_TORCH
 from dragoman.models.language_model import (
     STACKS,
+    EmbeddingDropout,
     LanguageModel,
     LanguageModelConfig,
+    RecurrentStackConfig,
+    WeightDropout,
     carried_tensors,
     restore_carried,
 )

@@ -26,8 +26,8 @@ from dragoman.models.decoders.edit_transducer import (
     optimal_edits,
 )
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.monotone import MonotoneDecoder
+from dragoman.models.decoders.recurrent import LuongDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.decoder_head import DecoderHead

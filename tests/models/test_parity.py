@@ -19,9 +19,7 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.layers.attention import (
     CrossAttention,
     attend,
@@ -32,6 +30,7 @@ from dragoman.models.layers.config import SinusoidalConfig
 from dragoman.models.layers.embeddings import TokenEmbedding
 from dragoman.models.layers.positions import Sinusoidal, sinusoids
 from dragoman.models.layers.self_attention import SelfAttention
+from dragoman.models.transformer import TransformerDecoder, TransformerEncoder
 
 Places = dict[tuple[str, ...], tuple[str, ...]]  # our parameters → theirs, below each other on both sides
 

@@ -13,10 +13,14 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import SOS
 from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.decoders.recurrent_parts import MaxoutReadout, StateReadout, TanhReadout
+from dragoman.models.decoders.recurrent import (
+    FixedContextDecoderConfig,
+    LuongDecoderConfig,
+    MaxoutReadout,
+    RecurrentDecoderConfig,
+    StateReadout,
+    TanhReadout,
+)
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, RNNConfig

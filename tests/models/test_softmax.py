@@ -31,9 +31,7 @@ from dragoman.models.config import (
     TransformerConfig,
 )
 from dragoman.models.convs2s import ConvS2SDecoderConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, full_loss, partitioned_loss, sampled_loss

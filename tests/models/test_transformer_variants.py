@@ -17,8 +17,6 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.transformer import TransformerDecoder
-from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.layers.config import (
     FullConfig,
     LinearConfig,
@@ -29,6 +27,7 @@ from dragoman.models.layers.config import (
     RotaryConfig,
 )
 from dragoman.models.layers.embeddings import TokenEmbedding
+from dragoman.models.transformer import TransformerDecoder, TransformerEncoder
 from dragoman.runs.tasks import config as whole_config
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -21,8 +21,7 @@ from dragoman.scoring.registry import (
     metrics_for,
     segment_cost_metrics,
 )
-from dragoman.training.validation.result import ValidationResult
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
+from dragoman.training.validation import Seq2SeqValidator, ValidationResult
 from tests.conftest import TrainedFolder, call
 
 

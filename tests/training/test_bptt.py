@@ -14,10 +14,10 @@ from torch import Tensor
 from dragoman.data.bptt import BpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.models.config import TransformerConfig
-from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import (
     LanguageModel,
     LanguageModelConfig,
+    RecurrentStackConfig,
     carried_tensors,
     restore_carried,
 )

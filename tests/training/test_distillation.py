@@ -17,7 +17,7 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.inference.prediction import Prediction
 from dragoman.models.config import TransformerConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import LuongDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.runs import Run, train
 from dragoman.runs.folder import write_members

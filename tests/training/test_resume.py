@@ -34,7 +34,7 @@ from dragoman.training.checkpointer import BestWeights
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
 from dragoman.training.signals import Signals, Stopped, recorded_signals, stop_signals
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
+from dragoman.training.validation import Seq2SeqValidator
 from tests.processes import Command
 from tests.training.conftest import Configure
 from tests.training.kill_driver import CASES, STEPS, leftovers, result, table, write_config, write_pairs

@@ -27,13 +27,12 @@ from dragoman.runs.tasks.translate import build_model
 from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display
-from dragoman.training.objectives.table import build_objective
+from dragoman.training.objectives.base import build_objective
 from dragoman.training.optimizer import learning_rate_at, mean_weights
 from dragoman.training.runtime import Runtime
 from dragoman.training.step import step_seed
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation.result import ValidationResult
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
+from dragoman.training.validation import Seq2SeqValidator, ValidationResult
 from tests.conftest import call, words, write_rows
 from tests.training.conftest import Configure
 from tests.training.kill_driver import result, sha256, write_pairs

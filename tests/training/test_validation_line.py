@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.training.validation.result import ValidationResult
+from dragoman.training.validation import ValidationResult
 
 TEXT = {"loss": 1.5, "perplexity": 4.48, "token_accuracy": 0.5, "bleu": 12.0, "chrf": 30.0, "wer": 0.9, "cer": 0.25,
         "exact_match": 0.1}  # fmt: skip

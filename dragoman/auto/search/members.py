@@ -10,8 +10,7 @@ from dragoman.auto.search.worker import score_of
 from dragoman.inference import load_predictor, told_elsewhere
 from dragoman.runs import Run
 from dragoman.scoring import score_table
-from dragoman.training import resolve_device
-from dragoman.training.validation import Seq2SeqValidator
+from dragoman.training import Seq2SeqValidator, resolve_device
 
 Score = Callable[[Sequence[Path]], float]  # of runs as an ensemble; higher is better
 

@@ -15,7 +15,7 @@ from dragoman.base import write_text
 from dragoman.data import Example, read_examples, source_hash
 from dragoman.models import EncoderDecoderConfig
 from dragoman.runs.tasks import Config, task_of
-from dragoman.training.validation import with_all_references
+from dragoman.training import with_all_references
 
 FOLDS = 3
 TARGETS = {"loss": "chrf", "wer": "exact_match"}  # by the metric that selects the weights of a run

@@ -42,9 +42,14 @@ from dragoman.inference.engine.ctranslate2 import (
     written_folder,
 )
 from dragoman.inference.engine.exporter import Exporter, encoder_decoder, stacks_of
-from dragoman.models import EncoderDecoder, TransformerConfig
-from dragoman.models.decoders import DecoderBlock, TransformerDecoder
-from dragoman.models.encoders import EncoderBlock, TransformerEncoder
+from dragoman.models import (
+    DecoderBlock,
+    EncoderBlock,
+    EncoderDecoder,
+    TransformerConfig,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from dragoman.models.layers import FeedForward, RotaryConfig, sinusoids
 from dragoman.runs import Run
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from dragoman.data.formats import MASK_ID
 from dragoman.inspect.views.subject import Axis, Subject
 from dragoman.inspect.views.view import View
-from dragoman.models import MaskedLM, Stream, TransformerBlock
-from dragoman.models.decoders import DecoderStack
+from dragoman.models import DecoderStack, MaskedLM, Stream, TransformerBlock
 
 COUNT = 5  # tokens of a layer
 

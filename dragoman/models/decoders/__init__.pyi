@@ -1,9 +1,6 @@
 from dragoman.models.decoders.copy_transducer import CopyTransducerConfig as CopyTransducerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducerConfig as EditTransducerConfig
-from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig as FixedContextDecoderConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig as HardAttentionDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig as LuongDecoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig as FixedContextDecoderConfig
+from dragoman.models.decoders.recurrent import LuongDecoderConfig as LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig as RecurrentDecoderConfig
-from dragoman.models.decoders.transformer import DecoderBlock as DecoderBlock
-from dragoman.models.decoders.transformer import DecoderStack as DecoderStack
-from dragoman.models.decoders.transformer import TransformerDecoder as TransformerDecoder

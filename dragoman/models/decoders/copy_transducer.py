@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from dragoman.base.config import setting
 from dragoman.data.tokenizers import EOS, PAD
 from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig, left_of
-from dragoman.models.decoders.monotone import Actions, Source
+from dragoman.models.decoders.monotone import IMPOSSIBLE, Actions, Source
 from dragoman.models.heads.softmax import log_probabilities
 from dragoman.models.layers.linear import LogProbabilities
-from dragoman.models.layers.monotone import IMPOSSIBLE
 
 INSERT, SUBSTITUTE, DELETE, COPY, STOP = range(5)
 COPIES_AT_FIRST = 3.0  # logit of copying before training: 87 % of all actions

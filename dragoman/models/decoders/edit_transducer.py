@@ -19,11 +19,19 @@ from torch.nn import functional as F
 from dragoman.base.config import Share, setting
 from dragoman.data.tokenizers import EOS, PAD
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source
+from dragoman.models.decoders.monotone import (
+    IMPOSSIBLE,
+    PADDING,
+    Actions,
+    ForwardPass,
+    MonotoneDecoder,
+    MonotoneDecoderBase,
+    Source,
+    Written,
+)
 from dragoman.models.heads.softmax import log_probabilities
 from dragoman.models.layers.embeddings import Embedding
 from dragoman.models.layers.linear import LogProbabilities
-from dragoman.models.layers.monotone import IMPOSSIBLE, ForwardPass, Written, last_position, padding_bias
 
 INSERT, SUBSTITUTE, DELETE, COPY = range(4)
 NEVER = 1e6
@@ -122,7 +130,11 @@ class EditTransducer(MonotoneDecoder):
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """PADDING at positions that do not exist (B, S); whether a position is the last (B, S, 1)."""
-        return padding_bias(memory.mask), last_position(memory.mask)[:, :, None]
+        mask = memory.mask
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        last = positions == (positions * mask).amax(1, keepdim=True)
+        bias = torch.zeros(mask.shape, device=mask.device, dtype=torch.float32).masked_fill(~mask, PADDING)
+        return bias, last[:, :, None]
 
     def actions(self, states: Tensor, source: Source) -> Actions:
         readout = self.readout(self.target_readout(states, source), source)

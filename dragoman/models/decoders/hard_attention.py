@@ -12,10 +12,17 @@ from torch.nn import functional as F
 
 from dragoman.base.config import Range, Size, setting
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
+from dragoman.models.decoders.monotone import (
+    PADDING,
+    Actions,
+    MonotoneDecoder,
+    MonotoneDecoderBase,
+    Source,
+    Written,
+    forward_bias,
+)
 from dragoman.models.heads.softmax import full_precision, log_probabilities
 from dragoman.models.layers.embeddings import Embedding
-from dragoman.models.layers.monotone import PADDING, Written, forward_bias
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,9 @@ class HardAttentionDecoder(MonotoneDecoder):
         else:
             scores = full_precision(self.query(by_source)[:, :, None] + keys[:, None])  # (B, k·T, S, jump + 1)
             real = source.bias.diagonal(dim1=1, dim2=2) == 0.0  # (B, S)
-            steps = ((scores + reach_bias(real, self.jump)[:, None]).log_softmax(-1),)
+            reached = F.pad(real, (0, self.jump)).unfold(1, self.jump + 1, 1)  # (B, S, jump + 1): i + move is real
+            bias = torch.zeros(reached.shape, device=real.device, dtype=torch.float32).masked_fill(~reached, PADDING)
+            steps = ((scores + bias[:, None]).log_softmax(-1),)
         steps = tuple(step.reshape(rows, length, *step.shape[2:]) for step in steps)
         readout = self.readout(self.target_readout(states, source), source)
         return Actions((log_probabilities(self.output(readout)),), steps)
@@ -85,15 +94,12 @@ class HardAttentionDecoder(MonotoneDecoder):
     def move(self, after: Tensor, step: Sequence[Tensor], source: Source) -> Tensor:
         """Order 0: from any position to any in reach; order 1: by 0 … jump positions."""
         if self.order == 0:
-            return move_forward(after, step[0], step[1], source.bias)
+            leave, arrive = step
+            sources, size = source.bias.shape[:2]
+            moved = (after + leave).view(sources, -1, size, 1) + source.bias[:, None]  # (B, k, S, S)
+            return moved.logsumexp(2).view_as(arrive) + arrive
         size, moves = after.shape[1], self.jump + 1
         moved = after[:, :, None] + step[0]  # (N, S, jump + 1)
         # Entry (i, move) goes to column i + move: rows of S + moves entries, read as rows of one entry less.
         band = F.pad(moved, (0, size), value=PADDING).flatten(1)[:, : size * (size + moves - 1)]
         return band.view(-1, size, size + moves - 1)[..., :size].logsumexp(1)
-
-
-def reach_bias(mask: Tensor, jump: int) -> Tensor:
-    """0 where position i + move is real, for moves 0 … jump; mask (B, S) → (B, S, jump + 1)."""
-    real = F.pad(mask, (0, jump)).unfold(1, jump + 1, 1)
-    return torch.zeros(real.shape, device=mask.device, dtype=torch.float32).masked_fill(~real, PADDING)

@@ -1,24 +1,26 @@
-"""What decoders with a latent source position share: they sum over all alignments, token by token.
+"""Decoders with a latent source position: they sum over all alignments by the forward algorithm, token by token.
 
-Such a decoder writes every target token at some source position. Its recurrent layers read target tokens alone, so all
-alignments share one state and the forward algorithm sums over them exactly. The state carries the forward variable:
-each call gives log p(y_t | y_<t, x), the sum over all alignments of y_<t and y_t.
+Such a decoder writes every target token at some source position; between two tokens the position moves. Its recurrent
+layers read target tokens alone, so all alignments share one state and the forward algorithm sums over them exactly. The
+state carries the forward variable: each call gives log p(y_t | y_<t, x), the sum over all alignments of y_<t and y_t.
+Everything is a log-probability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dragoman.base.config import SizeOrNone, setting
 from dragoman.data.tokenizers import PAD
 from dragoman.models.contracts import Criterion, Memory, State
-from dragoman.models.decoders.recurrent_parts import (
+from dragoman.models.decoders.recurrent import (
     CellDecoder,
     CellStack,
     InitialState,
@@ -29,8 +31,61 @@ from dragoman.models.kernels.cpu_dropout import Dropout
 from dragoman.models.layers.attention import observed
 from dragoman.models.layers.embeddings import Embedding
 from dragoman.models.layers.linear import LogProbabilities
-from dragoman.models.layers.monotone import PADDING, ForwardPass, Written, forward_algorithm, write
 from dragoman.models.layers.rnn_attention import GeneralConfig, build_rnn_attention
+
+IMPOSSIBLE = -1e4  # log-probability of what cannot happen; finite, so that no gradient is NaN
+PADDING = -1e8  # of a position that does not exist: even an impossible token leaves no weight there
+
+
+class Written(NamedTuple):
+    """Log-probabilities (N, S) of writing a token at each position i, and then to be at i or at i + 1."""
+
+    stay: Tensor
+    advance: Tensor | None = None  # None: never; impossible at the last position
+
+
+class ForwardPass(NamedTuple):
+    """What the forward algorithm computes."""
+
+    weights: list[Tensor]  # before each token, (N, S): p(the position is visited | tokens before)
+    evidence: list[Tensor]  # of each token that was written, (N,): log p(token | tokens before)
+
+
+def forward_bias(mask: Tensor, *, monotone: bool) -> Tensor:
+    """Added to moves from i to j: 0 if j is real and, if monotone, not left of i; mask (B, S) → (B, S, S)."""
+    size = mask.shape[1]
+    allowed = torch.ones(size, size, dtype=torch.bool, device=mask.device)
+    bias = torch.zeros(size, size, device=mask.device, dtype=torch.float32)
+    bias = bias.masked_fill(~(allowed.triu() if monotone else allowed), PADDING)
+    return bias.masked_fill(~mask[:, None], PADDING)
+
+
+def write(weights: Tensor, written: Written) -> tuple[Tensor, Tensor]:
+    """Condition weights (N, S) on the token that is written: normalised weights after it, and the evidence (N,)."""
+    after = weights + written.stay
+    if written.advance is not None:
+        after = torch.logaddexp(after, F.pad((weights + written.advance)[:, :-1], (1, 0), value=PADDING))
+    evidence = after.logsumexp(-1)
+    return after - evidence[:, None], evidence
+
+
+def forward_algorithm(
+    after: Tensor,
+    move: Callable[[Tensor, Sequence[Tensor]], Tensor],
+    steps: Sequence[Sequence[Tensor]],
+    written: Sequence[Written],
+) -> ForwardPass:
+    """Move, write, move, write, … from the normalised weights `after` (N, S) of the last token that was read.
+
+    `move(after, step)` gives the weights before the next token. There are as many tokens as steps, or one less.
+    """
+    weights, evidence = [], []
+    for t, step in enumerate(steps):
+        weights.append(move(after, step))
+        if t < len(written):
+            after, total = write(weights[-1], written[t])
+            evidence.append(total)
+    return ForwardPass(weights, evidence)
 
 
 @dataclass(frozen=True)
@@ -46,7 +101,6 @@ class MonotoneDecoderBase(RecurrentDecoderBase):
 
     @property
     def output_width(self) -> int:
-        """Size of the input of the output layer."""
         return self.readout or self.embedding
 
 
@@ -202,10 +256,3 @@ class MonotoneDecoder(CellDecoder):
         by_source = target.view(source.readout.shape[0], -1, 1, target.shape[-1])  # (B, k·T, 1, R)
         out: Tensor = self.readout_dropout(torch.tanh(by_source + source.readout[:, None]))
         return out.view(*target.shape[:2], *source.readout.shape[1:])
-
-
-def move_forward(after: Tensor, leave: Tensor, arrive: Tensor, bias: Tensor) -> Tensor:
-    """log Σ_i exp(after_i + leave_i + bias_ij) + arrive_j; all (N, S) but bias (B, S, S) → (N, S)."""
-    sources, size = bias.shape[:2]
-    moved = (after + leave).view(sources, -1, size, 1) + bias[:, None]  # (B, k, S, S)
-    return moved.logsumexp(2).view_as(arrive) + arrive

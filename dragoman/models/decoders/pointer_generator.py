@@ -29,13 +29,17 @@ from dragoman.data.tokenizers import MAX_COPIES, PAD, UNK
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Criterion, Decoder, Encoder, Memory, State
 from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
-from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.decoders.recurrent import (
+    LuongDecoder,
+    LuongDecoderConfig,
+    RecurrentDecoder,
+    RecurrentDecoderConfig,
+)
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.layers.embeddings import Embedding
 from dragoman.models.layers.linear import LogProbabilities
 from dragoman.models.traits import ModelContext
+from dragoman.models.transformer import TransformerDecoder
 
 InnerConfig = RecurrentDecoderConfig | LuongDecoderConfig | TransformerConfig | ConvS2SDecoderConfig
 INNER: dict[type, Any] = {

@@ -4,7 +4,6 @@ from dragoman.models.encoders.character_words import CharacterWordsConfig as Cha
 from dragoman.models.encoders.character_words import CharacterWordsEncoder as CharacterWordsEncoder
 from dragoman.models.encoders.character_words import split_words as split_words
 from dragoman.models.encoders.dense import DenseEncoderConfig as DenseEncoderConfig
-from dragoman.models.encoders.elmo import ElmoEncoderConfig as ElmoEncoderConfig
 from dragoman.models.encoders.frames import Conv1dSubsamplingConfig as Conv1dSubsamplingConfig
 from dragoman.models.encoders.frames import ConvolutionalPositionsConfig as ConvolutionalPositionsConfig
 from dragoman.models.encoders.frames import FramesConfig as FramesConfig
@@ -18,5 +17,3 @@ from dragoman.models.encoders.images import ResNetConfig as ResNetConfig
 from dragoman.models.encoders.images import TorchvisionConfig as TorchvisionConfig
 from dragoman.models.encoders.images import trunk_of as trunk_of
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig as RecurrentEncoderConfig
-from dragoman.models.encoders.transformer import EncoderBlock as EncoderBlock
-from dragoman.models.encoders.transformer import TransformerEncoder as TransformerEncoder

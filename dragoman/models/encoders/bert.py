@@ -19,12 +19,11 @@ from dragoman.base.config import Depth, Range, Share, Size, setting
 from dragoman.data.tokenizers import EOS, SOS
 from dragoman.models.config import TransformerConfig, WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
-from dragoman.models.encoders.transformer import EncoderBlock, through
 from dragoman.models.kernels.cpu_dropout import Dropout
 from dragoman.models.layers.config import NoPositionsConfig
 from dragoman.models.layers.embeddings import TokenEmbedding
 from dragoman.models.layers.masking import crop_to_maximum
-from dragoman.models.transformer import build_norm, last_norm, relative_positions_of
+from dragoman.models.transformer import EncoderBlock, build_norm, last_norm, relative_positions_of, through
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,17 @@ from torch import Tensor, nn
 from dragoman.models.config import EncoderConfig, TransformerConfig
 from dragoman.models.contracts import Encoder
 from dragoman.models.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig
+from dragoman.models.encoders.convolutional import (
+    KalchbrennerConfig,
+    KalchbrennerEncoder,
+    MultiKernelConfig,
+    MultiKernelEncoder,
+)
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
-from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.entries import SequenceEncoderEntry, table_of
 from dragoman.models.layers.config import LearnedConfig
+from dragoman.models.transformer import TransformerEncoder
 
 SEQUENCE_ENCODERS = table_of(
     "encoder",

@@ -252,7 +252,7 @@ def loop(steps: int) -> AbstractContextManager[None]:
 
 
 def feed(
-    cell: Cell | None,
+    cell: Cell,
     x: Tensor,
     state: CellState,
     last: Tensor,
@@ -260,6 +260,6 @@ def feed(
     combine: nn.Linear | None,
 ) -> tuple[Tensor, CellState] | None:
     """Input feeding as one autograd function (`kernels.input_feeding`); None: the caller runs the plain loop."""
-    if cell is None or memory is None or combine is None or cell.kernel != "lstm" or observed():
+    if memory is None or combine is None or cell.kernel != "lstm" or observed():
         return None
     return input_feeding.feed(x, state, last, cell.input_weight, cell.hidden_weight, cell.bias, memory, combine.weight)

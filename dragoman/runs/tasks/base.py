@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from dragoman.base import Progress
     from dragoman.data import Collator, Corpus
     from dragoman.decoding import HeadDecoder
-    from dragoman.training import BatchLoader, ProcessGroup
-    from dragoman.training.validation import Validator
+    from dragoman.training import BatchLoader, ProcessGroup, Validator
 
 MEDIA: tuple[type[MediaConfig], ...] = get_args(MediaConfig)
 
@@ -199,7 +198,7 @@ class Task:
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """The object that measures the model during training; by default for text that a search decodes."""
-        from dragoman.training.validation import Seq2SeqValidator
+        from dragoman.training import Seq2SeqValidator
 
         return Seq2SeqValidator(
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric

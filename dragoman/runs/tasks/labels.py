@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dragoman.data import Corpus, collate
-    from dragoman.training.validation import Validator
+    from dragoman.training import Validator
 
 # Nothing here imports torch before a network needs it: a fitted model predicts without.
 
@@ -148,7 +148,7 @@ class LabelTask(Task):
         return set_lower_case(model, read_tokenizer(config, source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        from dragoman.training.validation import LabelValidator
+        from dragoman.training import LabelValidator
 
         assert self.head_decoder is not None
         return LabelValidator(corpus, self.head_decoder, config.train.metric, device)

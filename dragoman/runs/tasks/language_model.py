@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dragoman.data import Collator, Corpus, Lengths
-    from dragoman.training import BatchLoader, ProcessGroup
-    from dragoman.training.validation import Validator
+    from dragoman.training import BatchLoader, ProcessGroup, Validator
 
 
 LANGUAGE_MODELS = late_models(
@@ -33,7 +32,7 @@ LANGUAGE_MODELS = late_models(
     }
 )
 MASKED_MODELS = late_models(
-    {"masked-lm": "models.masked_lm:MaskedLMConfig,MaskedLM", "bilm": "models.bilm:BiLMConfig,BiLM"}
+    {"masked-lm": "models.masked_lm:MaskedLMConfig,MaskedLM", "bilm": "models.elmo:BiLMConfig,BiLM"}
 )
 SUBWORDS = {"source": {"kind": "subwords", "vocab_size": 8000}}
 SMALL_BERT = {
@@ -112,7 +111,7 @@ class LanguageModelTask(Task):
         return LANGUAGE_MODELS.of(config.model).model(config.model, len(target))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        from dragoman.training.validation import LanguageModelValidator
+        from dragoman.training import LanguageModelValidator
 
         return LanguageModelValidator(corpus, config.model.segment, device)
 
@@ -179,6 +178,6 @@ class MaskedLanguageModelTask(Task):
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss and accuracy on the same masked tokens at every validation."""
-        from dragoman.training.validation import MaskedLMValidator
+        from dragoman.training import MaskedLMValidator
 
         return MaskedLMValidator(corpus, device)

@@ -1,10 +1,15 @@
-"""The base of training objectives, which is maximum likelihood: settings with what follows from them, and a loss."""
+"""The base of training objectives, which is maximum likelihood, and the table of all of them.
+
+To add one, write its file and a late entry in the table: settings, help and errors follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from dragoman.base.config import Table, imported
 
 if TYPE_CHECKING:
     import torch
@@ -83,3 +88,26 @@ class ObjectiveEntry:
 
     config: type[ObjectiveConfig]
     objective: type[Objective]
+
+
+def late(address: str) -> Callable[[], ObjectiveEntry]:
+    return imported(ObjectiveEntry, f"dragoman.training.objectives.{address}")
+
+
+OBJECTIVES: Table[str, ObjectiveEntry] = Table(
+    "objective",
+    lambda entry: [entry.config.kind],
+    late={
+        "likelihood": lambda: ObjectiveEntry(LikelihoodConfig, Objective),
+        "minimum-risk": late("minimum_risk:MinimumRiskConfig,MinimumRisk"),
+        "r-drop": late("consistency:RDropConfig,RDrop"),
+        "simcut": late("consistency:SimCutConfig,SimCut"),
+        "token-distillation": late("distillation:TokenDistillationConfig,TokenDistillation"),
+    },
+)
+# For the settings loader: the settings of any objective of the table.
+AnyObjectiveConfig = Annotated[ObjectiveConfig, OBJECTIVES]
+
+
+def build_objective(config: ObjectiveConfig, corpus: Corpus) -> Objective:
+    return OBJECTIVES.of(config).objective(config, corpus)

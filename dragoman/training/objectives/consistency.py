@@ -23,6 +23,20 @@ Weight = Annotated[float, Range(0.0, None)]
 WARMUP = "steps over which the weight rises from 0: a model that knows nothing agrees with itself best"
 
 
+def encoder_decoder_conflicts(kind: str, activity: str, config: Any) -> Iterator[str]:
+    """Errors of a run whose model is no encoder-decoder with the full softmax under teacher forcing."""
+    model = config.model
+    if not isinstance(model, EncoderDecoderConfig):
+        yield (
+            f'train.objective: "{kind}" {activity}, expected model.kind = "{EncoderDecoderConfig.kind}"; found '
+            f'"{model.kind}" with {config.task_setting}'
+        )
+        return
+    for name, choice in (("forcing", model.forcing), ("softmax", model.softmax)):
+        if choice.kind not in ("teacher", "full"):
+            yield f"model.{name}: found {choice.kind!r}, which {kind} training does not use; leave it out"
+
+
 @dataclass(frozen=True)
 class ConsistencyConfig(ObjectiveConfig):
     """What both objectives have in common."""
@@ -34,18 +48,9 @@ class ConsistencyConfig(ObjectiveConfig):
         return 2
 
     def conflicts(self, config: Any) -> Iterator[str]:
-        model = config.model
-        if not isinstance(model, EncoderDecoderConfig):
-            yield (
-                f'train.objective: "{self.kind}" compares the distributions of target tokens, expected model.kind = '
-                f'"{EncoderDecoderConfig.kind}"; found "{model.kind}" with {config.task_setting}'
-            )
-            return
-        for name, choice in (("forcing", model.forcing), ("softmax", model.softmax)):
-            if choice.kind not in ("teacher", "full"):
-                yield f"model.{name}: found {choice.kind!r}, which {self.kind} training does not use; leave it out"
-        if model.truncate:
-            yield f"model.truncate: found {model.truncate}, expected 0 with {self.kind} training"
+        yield from encoder_decoder_conflicts(self.kind, "compares the distributions of target tokens", config)
+        if isinstance(config.model, EncoderDecoderConfig) and config.model.truncate:
+            yield f"model.truncate: found {config.model.truncate}, expected 0 with {self.kind} training"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dragoman.decoding import SearchConfig, greedy_search, limits_for
 from dragoman.models import EncoderDecoderConfig, Loss
 from dragoman.scoring import metrics_for, segment_cost_metrics
 from dragoman.training.objectives.base import Objective, ObjectiveConfig
+from dragoman.training.objectives.consistency import encoder_decoder_conflicts
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,8 @@ class MinimumRiskConfig(ObjectiveConfig):
             yield f"metric: found {self.metric!r}. {hint(self.metric, metrics)}"
 
     def conflicts(self, config: Any) -> Iterator[str]:
-        model = config.model
-        if not isinstance(model, EncoderDecoderConfig):
-            yield (
-                f'train.objective: "{self.kind}" samples token by token, expected model.kind = '
-                f'"{EncoderDecoderConfig.kind}"; found "{model.kind}" with {config.task_setting}'
-            )
-            return
-        for name, choice in (("forcing", model.forcing), ("softmax", model.softmax)):
-            if choice.kind not in ("teacher", "full"):
-                yield f"model.{name}: found {choice.kind!r}, which minimum-risk training does not use; leave it out"
-        if self.metric not in metrics_for(config.data.units):
+        yield from encoder_decoder_conflicts(self.kind, "samples token by token", config)
+        if isinstance(config.model, EncoderDecoderConfig) and self.metric not in metrics_for(config.data.units):
             yield f'train.objective.metric: found "{self.metric}", which needs data.units = "phonemes"'
 
 

@@ -19,7 +19,7 @@ from dragoman.models.layers.config import RelativeBiasConfig, RotaryConfig
 from dragoman.models.layers.embeddings import TokenEmbedding
 from dragoman.models.layers.feed_forward import ACTIVATIONS
 from dragoman.models.layers.linear import Linear
-from dragoman.models.layers.relative_positions import RelativeBias, Rotary
+from dragoman.models.layers.positions import RelativeBias, Rotary
 
 pytestmark = pytest.mark.gpu
 HALF = torch.bfloat16

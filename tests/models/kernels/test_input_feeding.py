@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
+from dragoman.models.decoders.recurrent import LuongDecoder, LuongDecoderConfig
 from dragoman.models.kernels import input_feeding
 from dragoman.models.kernels.deferred_gradients import immediate_gradients
 from dragoman.models.layers.attention import observe_attention

@@ -14,7 +14,7 @@ from dragoman.models.kernels.attention import attention
 from dragoman.models.kernels.short_attention import attend_shared, attend_short
 from dragoman.models.layers.config import RelativeBiasConfig, RelativeConfig, RelativeSinusoidalConfig
 from dragoman.models.layers.kv_cache import FixedCache, SharedCache, SharedEntries
-from dragoman.models.layers.relative_positions import Relative, RelativeBias, RelativeSinusoidal
+from dragoman.models.layers.positions import Relative, RelativeBias, RelativeSinusoidal
 from dragoman.models.layers.self_attention import SelfAttention
 
 needs_gpu = pytest.mark.gpu

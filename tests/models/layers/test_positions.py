@@ -17,8 +17,6 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from dragoman.data.tokenizers.base import PAD
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.transformer import TransformerDecoder
-from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.layers.config import (
     LearnedConfig,
     NoPositionsConfig,
@@ -33,18 +31,17 @@ from dragoman.models.layers.embeddings import TokenEmbedding
 from dragoman.models.layers.positions import (
     ABSOLUTE_POSITIONS,
     RELATIVE_POSITIONS,
-    build_absolute_positions,
-    build_relative_positions,
-    sinusoid_table,
-    sinusoids,
-)
-from dragoman.models.layers.relative_positions import (
     Relative,
     RelativeBias,
     RelativePositions,
     RelativeSinusoidal,
     Rotary,
+    build_absolute_positions,
+    build_relative_positions,
+    sinusoid_table,
+    sinusoids,
 )
+from dragoman.models.transformer import TransformerDecoder, TransformerEncoder
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 

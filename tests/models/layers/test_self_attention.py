@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.models.contracts import map_tensors
-from dragoman.models.layers import linear_attention as linear
+from dragoman.models.layers import self_attention as linear
 from dragoman.models.layers.attention import Cache, observe_attention
 from dragoman.models.layers.config import (
     FullConfig,
@@ -28,8 +28,7 @@ from dragoman.models.layers.config import (
     SelfAttentionConfig,
     SinusoidalConfig,
 )
-from dragoman.models.layers.positions import build_relative_positions
-from dragoman.models.layers.relative_positions import Relative, RelativeBias, RelativePositions
+from dragoman.models.layers.positions import Relative, RelativeBias, RelativePositions, build_relative_positions
 from dragoman.models.layers.self_attention import SELF_ATTENTIONS, SelfAttention
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -28,7 +28,7 @@ from dragoman.runs import Run, train
 from dragoman.runs.tasks.config import build
 from dragoman.runs.tasks.table import task_of
 from dragoman.training.display import Display
-from dragoman.training.validation.language_model import MaskedLMValidator
+from dragoman.training.validation import MaskedLMValidator
 from tests.conftest import call, quiet_machine
 
 SOUNDS = {"dog": "barks", "cat": "meows", "cow": "moos", "bird": "sings", "frog": "croaks", "lion": "roars"}

@@ -1,9 +1,0 @@
-from dragoman.training.validation.labels import LabelValidator as LabelValidator
-from dragoman.training.validation.language_model import LanguageModelValidator as LanguageModelValidator
-from dragoman.training.validation.language_model import MaskedLMValidator as MaskedLMValidator
-from dragoman.training.validation.language_model import masked_lm_scores as masked_lm_scores
-from dragoman.training.validation.language_model import text_likelihood as text_likelihood
-from dragoman.training.validation.result import GeneralText as GeneralText
-from dragoman.training.validation.result import Validator as Validator
-from dragoman.training.validation.seq2seq import Seq2SeqValidator as Seq2SeqValidator
-from dragoman.training.validation.seq2seq import with_all_references as with_all_references
