@@ -37,6 +37,8 @@ def bench(run: str | None, files: str | Pairs | None, options: BenchOptions, as_
     """
     if options.lengths == (run is not None):
         raise DataError("name a RUN or add --lengths: found " + ("both" if options.lengths else "neither"))
+    from dragoman.inspect.measure import bench as bench_run
+
     of_run = {"a file of pairs": files, "--pairs": options.pairs, "--rounds": options.rounds}
     of_lengths = {"--plot": options.plot, "--max-length": options.max_length}
     others = of_run if options.lengths else of_lengths
@@ -47,23 +49,9 @@ def bench(run: str | None, files: str | Pairs | None, options: BenchOptions, as_
         against_length(options, as_json)
     else:
         require_search("bench", run, text=True)
-        measure_run(run, files, options, as_json)
-
-
-def measure_run(run: str, files: str | Pairs | None, options: BenchOptions, as_json: bool) -> None:
-    from dragoman.inspect.measure import speed
-
-    found = speed.bench(run, files, options)
-    if as_json:
-        speeds = [result._asdict() for result in found.speeds]
-        table = {"machine": speed.machine(), "pairs": found.pairs, "rounds": found.rounds, "speeds": speeds}
-        click.echo(json.dumps(table))
-        return
-    click.echo(f"{speed.machine()}; {found.pairs:,} pairs, medians of {found.rounds} rounds")
-    click.echo(f"{'':<34}{'tokens/s':>12}{'sentences/s':>14}{'seconds a round':>22}")
-    for result in found.speeds:
-        spread = f"{result.fastest:.3f} to {result.slowest:.3f}"
-        click.echo(f"{result.name:<34}{result.tokens:>12,.0f}{result.sentences:>14,.1f}{spread:>22}")
+        measured = bench_run(run, files, options)
+        for line in [json.dumps(measured.as_dict())] if as_json else measured.lines():
+            click.echo(line)
 
 
 def against_length(options: BenchOptions, as_json: bool) -> None:

@@ -12,12 +12,12 @@ import click
 from dragoman.auto import CurveOptions
 from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
-from dragoman.commands.options import ListingOption, device_option, json_option, quiet_option
-from dragoman.commands.search import Duration, Request
-from dragoman.commands.train import what_to_train
+from dragoman.commands.inputs import what_to_train
+from dragoman.commands.options import Duration, ListingOption, device_option, json_option, quiet_option
 from dragoman.scoring import metrics_text
 
 if TYPE_CHECKING:
+    from dragoman.auto import Request
     from dragoman.scoring import Curve, Gain
 
 

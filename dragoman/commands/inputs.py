@@ -45,6 +45,26 @@ def pair_files(
     return add
 
 
+def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the arguments that name data or a configuration to a command, which gets them as `request`."""
+
+    @functools.wraps(function)
+    def gathered(what: Any, source: Any, target: Any, overrides: Any, **given: Any) -> None:
+        if given.get("installation"):
+            if what or source or target or overrides:
+                raise click.UsageError("--installation looks at no data: leave out files, runs and settings")
+            function(request=None, **given)
+            return
+        from dragoman.auto import read_request
+
+        function(request=read_request(what, source, target, overrides), **given)
+
+    gathered = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(gathered)
+    gathered = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(gathered)
+    gathered = click.option("--target", help="Target lines, one for each source line.")(gathered)
+    return click.option("--source", help="Source lines of a pair of parallel files.")(gathered)
+
+
 def read_examples(
     run: Run,
     files: str | Pairs,
