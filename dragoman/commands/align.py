@@ -58,7 +58,7 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
-    from dragoman.inference import StreamOptions
+    from dragoman.inference import StreamOptions, unreadable_lines
     from dragoman.inference.align import align as align_words
 
     if options.model is not None:
@@ -78,7 +78,8 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
             if number % REPORTED == 0:
                 done(REPORTED)
     sys.stdout.flush()
-    inputs.print_unreadable(unreadable, "nothing is written for them")
+    for line in unreadable_lines(unreadable, "nothing is written for them"):
+        print_message(line)
 
 
 def print_printable(message: str) -> None:

@@ -33,6 +33,10 @@ EVALUATE_ARGUMENTS = {
     *PREDICT_ARGUMENTS, "source", "target", "output", "evaluation.metrics", "evaluation.skip_unknown",
     "evaluation.baseline",
 }  # fmt: skip
+# Those of `evaluate` for a language model.
+TEXT_ARGUMENTS = PREDICT_ARGUMENTS - {"data.columns", "data.header"} | {
+    f"evaluation.dynamic{name}" for name in ("", "_rate", "_decay", "_segment")
+}
 
 
 def check_outputs(context: click.Context) -> None:

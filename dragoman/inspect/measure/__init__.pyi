@@ -7,9 +7,11 @@ from dragoman.inspect.measure.cost import LayerCost as LayerCost
 from dragoman.inspect.measure.cost import bench_layers as bench_layers
 from dragoman.inspect.measure.cost import saved_bytes as saved_bytes
 from dragoman.inspect.measure.cost import timed as timed
+from dragoman.inspect.measure.evaluated_files import evaluate_files as evaluate_files
 from dragoman.inspect.measure.run_summary import best_validation as best_validation
 from dragoman.inspect.measure.run_summary import info as info
 from dragoman.inspect.measure.score_plots import draw_learning_curve as draw_learning_curve
+from dragoman.inspect.measure.score_report import score_lines as score_lines
 from dragoman.inspect.measure.scored_files import check_apart as check_apart
 from dragoman.inspect.measure.scored_files import score_alignment as score_alignment
 from dragoman.inspect.measure.scored_files import score_files as score_files
