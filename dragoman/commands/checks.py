@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 
 from dragoman.base import ConfigError, DataError, RunError, check_output, check_writable
-from dragoman.commands.settings import Settings, SettingsCommand
+from dragoman.commands.settings import SettingsCommand
+from dragoman.decoding import Settings
 
 if TYPE_CHECKING:
     from dragoman.runs import Run

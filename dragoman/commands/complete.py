@@ -11,8 +11,8 @@ import click
 from dragoman.base.config import Range, setting
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import print_lines, print_unseen, print_warning
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.decoding import MAX_SAMPLES, MAX_TOKENS
+from dragoman.commands.settings import SettingsCommand
+from dragoman.decoding import MAX_SAMPLES, MAX_TOKENS, Schema, Settings
 
 
 @dataclass(frozen=True)

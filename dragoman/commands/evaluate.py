@@ -12,9 +12,9 @@ from dragoman.commands.checks import EVALUATE_ARGUMENTS, TEXT_ARGUMENTS, refuse_
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8, print_message, print_warning
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
+from dragoman.commands.settings import SettingsCommand
 from dragoman.data import Pairs, ReadingOptions
-from dragoman.decoding import DecodingSettings
+from dragoman.decoding import DecodingSettings, Schema, Settings
 from dragoman.inspect import ScoringSettings
 
 

@@ -12,9 +12,9 @@ from dragoman.base.config import setting
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import print_lines, print_message, print_warning
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
+from dragoman.commands.settings import SettingsCommand
 from dragoman.data import ReadingOptions
-from dragoman.decoding import DecodingSettings
+from dragoman.decoding import DecodingSettings, Schema, Settings
 from dragoman.inference import ShardSettings
 
 
