@@ -2,6 +2,7 @@ from dragoman.auto.adaptation import Adaptation as Adaptation
 from dragoman.auto.adaptation import adapt as adapt
 from dragoman.auto.compare import CompareOptions as CompareOptions
 from dragoman.auto.compare import compare_systems as compare_systems
+from dragoman.auto.curve import curve_lines as curve_lines
 from dragoman.auto.curve import learning_curve as learning_curve
 from dragoman.auto.demonstration import DemoOptions as DemoOptions
 from dragoman.auto.demonstration import demo as demo

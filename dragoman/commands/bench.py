@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +14,6 @@ from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message
 from dragoman.data import Pairs
 from dragoman.inspect import BenchOptions
-
-if TYPE_CHECKING:
-    from dragoman.inspect.measure import LayerCost
 
 
 @click.command()
@@ -57,14 +53,10 @@ def bench(run: str | None, files: str | Pairs | None, options: BenchOptions, as_
 def against_length(options: BenchOptions, as_json: bool) -> None:
     from dragoman.inspect.measure import bench_layers, machine
 
-    def print_cost(row: LayerCost) -> None:
-        if not as_json:
-            click.echo(f"{row.layer:<18}{row.length:>8,}{1000 * row.seconds:>12.2f}{row.saved / 2**20:>12.2f}")
-
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
-    growth = bench_layers(options, print_cost)
+    growth = bench_layers(options, lambda row: None if as_json else click.echo(str(row)))
     click.echo(json.dumps({"machine": machine(), **growth.as_dict()}) if as_json else "\n".join(growth.lines()))
     if options.plot is not None:
         print_message(f"picture: {options.plot}")
