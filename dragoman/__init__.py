@@ -33,7 +33,20 @@ from dragoman.base import (
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from dragoman.auto import Adaptation, CompareOptions, DemoOptions, Method, compare_systems, demo
+    from dragoman.auto import (
+        Adaptation,
+        CheckOptions,
+        CompareOptions,
+        DemoOptions,
+        DistilOptions,
+        Method,
+        SearchOptions,
+        check,
+        compare_systems,
+        demo,
+        distil,
+    )
+    from dragoman.auto.search import search
     from dragoman.data import ReviewOptions, review
     from dragoman.data.cleaning import CleanOptions, clean
     from dragoman.decoding import DecodingOptions
@@ -48,8 +61,25 @@ if TYPE_CHECKING:
         Predictor,
         back_translate,
     )
-    from dragoman.inference.align import AlignOptions, align
-    from dragoman.inspect.measure import score_alignment, score_files
+    from dragoman.inference.align import AlignOptions, TermOptions, align, terms
+    from dragoman.inspect import (
+        BenchOptions,
+        CalibrateOptions,
+        InfoOptions,
+        ProbeOptions,
+        ShortlistOptions,
+        SuiteOptions,
+    )
+    from dragoman.inspect.measure import (
+        bench,
+        calibrate,
+        info,
+        probe,
+        run_suite,
+        score_alignment,
+        score_files,
+        shortlist,
+    )
     from dragoman.runs.tasks import Config
     from dragoman.scoring import Curve, ScoreAlignmentOptions, ScoreOptions, Scores, compare, score
     from dragoman.serving import ServeOptions, serve
@@ -58,6 +88,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AlignOptions",
     "BackTranslateOptions",
+    "BenchOptions",
+    "CalibrateOptions",
+    "CheckOptions",
     "CleanOptions",
     "CompareOptions",
     "Completer",
@@ -65,39 +98,56 @@ __all__ = [
     "DataError",
     "DecodingOptions",
     "DemoOptions",
+    "DistilOptions",
     "DragomanError",
     "ExportOptions",
     "ImportOptions",
+    "InfoOptions",
     "Labeler",
     "MissingExtraError",
     "Prediction",
     "Predictor",
+    "ProbeOptions",
     "ReviewOptions",
     "RunError",
     "ScoreAlignmentOptions",
     "ScoreOptions",
     "Scores",
+    "SearchOptions",
     "ServeOptions",
+    "ShortlistOptions",
+    "SuiteOptions",
+    "TermOptions",
     "TranslateOptions",
     "UnseenTextWarning",
     "__version__",
     "adapt",
     "align",
     "back_translate",
+    "bench",
+    "calibrate",
+    "check",
     "clean",
     "compare",
     "compare_systems",
     "curve",
     "demo",
+    "distil",
     "export",
     "import_model",
+    "info",
     "load",
+    "probe",
     "register",
     "review",
+    "run_suite",
     "score",
     "score_alignment",
     "score_files",
+    "search",
     "serve",
+    "shortlist",
+    "terms",
     "train",
     "translate",
 ]
@@ -108,35 +158,55 @@ terminal.pictures = lambda: import_module("dragoman.inspect.notebook")
 _LATE = {
     "AlignOptions": "dragoman.inference.align.alignments",
     "BackTranslateOptions": "dragoman.inference.back_translation",
+    "BenchOptions": "dragoman.inspect.options",
+    "CalibrateOptions": "dragoman.inspect.options",
+    "CheckOptions": "dragoman.auto.options",
     "CleanOptions": "dragoman.data.cleaning.rules",
     "CompareOptions": "dragoman.auto.compare",
     "Completer": "dragoman.inference.completer",
     "DecodingOptions": "dragoman.decoding.options",
     "DemoOptions": "dragoman.auto.demonstration",
+    "DistilOptions": "dragoman.auto.options",
     "ExportOptions": "dragoman.exchange.options",
     "ImportOptions": "dragoman.exchange.options",
+    "InfoOptions": "dragoman.inspect.options",
     "Labeler": "dragoman.inference.labeler",
     "Prediction": "dragoman.inference.prediction",
     "Predictor": "dragoman.inference.predictor",
+    "ProbeOptions": "dragoman.inspect.options",
     "ReviewOptions": "dragoman.data.correction_log",
     "ScoreAlignmentOptions": "dragoman.scoring.options",
     "ScoreOptions": "dragoman.scoring.options",
     "Scores": "dragoman.scoring.report",
-    "align": "dragoman.inference.align.verbs",
+    "SearchOptions": "dragoman.auto.options",
     "ServeOptions": "dragoman.serving.start",
+    "ShortlistOptions": "dragoman.inspect.options",
+    "SuiteOptions": "dragoman.inspect.options",
+    "TermOptions": "dragoman.inference.align.alignments",
     "TranslateOptions": "dragoman.documents.files",
+    "align": "dragoman.inference.align.verbs",
     "back_translate": "dragoman.inference.back_translation",
+    "bench": "dragoman.inspect.measure.speed",
+    "calibrate": "dragoman.inspect.measure.calibrate_run",
+    "check": "dragoman.auto.verbs",
     "clean": "dragoman.data.cleaning.cleaner",
     "compare": "dragoman.scoring.report",
     "compare_systems": "dragoman.auto.compare",
     "demo": "dragoman.auto.demonstration",
+    "distil": "dragoman.auto.verbs",
     "export": "dragoman.exchange.export_check",
     "import_model": "dragoman.exchange.huggingface.importing",
+    "info": "dragoman.inspect.measure.run_summary",
+    "probe": "dragoman.inspect.measure.template_probes",
     "review": "dragoman.data.correction_log",
+    "run_suite": "dragoman.inspect.measure.suite",
     "score": "dragoman.scoring.report",
     "score_alignment": "dragoman.inspect.measure.scored_files",
     "score_files": "dragoman.inspect.measure.scored_files",
+    "search": "dragoman.auto.verbs",
     "serve": "dragoman.serving.start",
+    "shortlist": "dragoman.inspect.measure.shortlists",
+    "terms": "dragoman.inference.align.verbs",
     "translate": "dragoman.documents.files",
 }
 
@@ -237,7 +307,8 @@ def train(
     - pairs in memory: a list or any iterable of (source, target) or of dicts, a pandas or polars DataFrame, a pyarrow
       Table, a Hugging Face Dataset. They are written to a file in the cache first, which training reads and resumes
       with;
-    - a configuration: a TOML file, a table of settings, or a `Config`.
+    - a configuration: a TOML file, a table of settings, or a `Config`;
+    - the folder of a run, which is resumed.
 
     `overrides` are settings such as "train.steps=2000". `task` is short for "task=…", and tells a type checker what
     comes back, as in `load`. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
@@ -266,28 +337,23 @@ def train(
 def _configuration(
     data: TrainingData, run: str | Path | None, overrides: tuple[str, ...], display: Display
 ) -> tuple[Config, Path]:
-    from dragoman.auto import configure_for_machine
-    from dragoman.base import run_name
-    from dragoman.data.readers import as_training_data
-    from dragoman.runs.tasks import config as configuration
+    from dragoman.auto import request_of, resolve
+    from dragoman.runs.tasks import Config, build
 
-    if isinstance(data, str | Path):
-        folder = Path(run) if run is not None else Path("runs") / run_name(str(data))
-        if Path(data).suffix.lower() == ".toml":
-            return configuration.load(data, overrides), folder
-    elif run is None:
+    if not isinstance(data, Mapping | Config):
+        request = request_of(data, overrides)
+        if run is None and not request.folder:
+            raise TypeError("train needs run=FOLDER when the data are not a file")
+        config, reasons = resolve(request, display.preparing)
+        display.later(reasons)
+        return config, Path(run or request.folder)
+    if run is None:
         raise TypeError("train needs run=FOLDER when the data are not a file")
-    else:
-        folder = Path(run)
-        if isinstance(data, Mapping):
-            return configuration.build(data, overrides), folder
-        if isinstance(data, configuration.Config):
-            if overrides:
-                raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
-            return data, folder
-    config, reasons = configure_for_machine(as_training_data(data, overrides), overrides)
-    display.later(reasons)
-    return config, folder
+    if isinstance(data, Mapping):
+        return build(data, overrides), Path(run)
+    if overrides:
+        raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
+    return data, Path(run)
 
 
 def adapt(

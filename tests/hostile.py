@@ -15,7 +15,8 @@ from pathlib import Path
 
 from dragoman.base.errors import ConfigError
 from dragoman.cli import cli
-from dragoman.commands.settings import SettingsCommand, accepted_at, from_text
+from dragoman.commands.settings import SettingsCommand
+from dragoman.decoding.schema import accepted_at, from_text
 
 REFUSED, ANY = frozenset({2}), frozenset({0, 2})
 

@@ -21,9 +21,11 @@ from dragoman.base import config as settings
 from dragoman.data import Example, Files, file_digest, paths_of, source_hash, usable_examples
 from dragoman.data.readers import header_row
 from dragoman.inference import load_predictor, told_elsewhere
+from dragoman.inspect.measure import draw_learning_curve
+from dragoman.inspect.views import check_plot_path
 from dragoman.runs import locked, train
 from dragoman.runs.tasks import DEFAULT_TASK, Config, build, load, task_of
-from dragoman.scoring import DEFAULT_DRAWS, Curve, CurvePoint, bootstrap, interval, select_metrics
+from dragoman.scoring import DEFAULT_DRAWS, Curve, CurvePoint, Gain, bootstrap, interval, select_metrics
 from dragoman.training import Display
 
 FEWEST = 20  # pairs of the smallest part
@@ -41,12 +43,17 @@ class Prepared(NamedTuple):
     test: Path
 
 
+FAR = 4  # times the data, from which on a prediction is said to be bold
+
+
 def learning_curve(data: Files, folder: Path, options: CurveOptions, display: Display) -> Curve:
     """Train on every part of the data, judge all on the same texts, and predict what more data would bring.
 
     `data` are files of pairs, or a configuration (.toml). Trainings that the folder has already are not repeated.
     """
     deadline = None if options.seconds is None else time.time() + options.seconds
+    if options.plot is not None:
+        check_plot_path(options.plot)
     config = given_config(data, options)
     check_data(config)
     if options.metric is not None:
@@ -65,7 +72,10 @@ def learning_curve(data: Files, folder: Path, options: CurveOptions, display: Di
             outputs, cut, seconds = train_and_decode(sized, place, prepared.test, left, options.device, display)
             trained.append((model, outputs, cut))
             aside = max(aside, time.time() - before - seconds)
-    return judge(sized, options, prepared, trained, folder)
+    curve = judge(sized, options, prepared, trained, folder)
+    if options.plot is not None:
+        draw_learning_curve(curve, options.plot)
+    return curve
 
 
 def is_config(data: Files) -> bool:
@@ -236,3 +246,30 @@ def judge(
 def rounded(number: int) -> int:
     """The number with two digits and zeros: a prediction needs no more."""
     return round(number, 2 - len(str(number)))
+
+
+def curve_lines(curve: Curve) -> list[str]:
+    """A line for each size, and a sentence for each prediction."""
+    metric = curve.text_metric
+    lines = [
+        f"{point.pairs:,} pairs: {metric.label} {metric.format(point.score)} "
+        f"({' to '.join(metric.format(bound) for bound in point.interval)})"
+        for point in curve.points
+    ]
+    return [*lines, *(gain_sentence(gain, curve) for gain in curve.gains)]
+
+
+def gain_sentence(gain: Gain, curve: Curve) -> str:
+    """Such as "10,000 more pairs: about +1.8 BLEU (0.9 to 2.6)"."""
+    metric, low_high = curve.text_metric, gain.interval
+    middle, low, high = (metric.scale * value for value in (gain.gain, *low_high))
+    unit = f"points of {metric.label}" if metric.percent else metric.label
+    sentence = f"{gain.more:,} more pairs: about {middle:+.1f} {unit} ({low:.1f} to {high:.1f})"
+    if low <= 0 <= high:
+        sentence += "; the interval has zero in it: perhaps no gain at all"
+    if cut := sum(point.cut_short for point in curve.points):
+        sentence += f"; --time ended {cut} of {len(curve.points)} trainings, so this says little about data: allow more"
+    times = 1 + gain.more / curve.points[-1].pairs
+    if times > FAR:
+        sentence += f"; {times:.0f} times the data is far beyond the sizes measured"
+    return sentence

@@ -83,6 +83,7 @@ class CurveOptions:
     overrides: tuple[str, ...] = ()
     parts: tuple[float, ...] = PARTS
     device: str = "auto"
+    plot: str | None = None  # a picture of the curve
 
 
 @dataclass(frozen=True)

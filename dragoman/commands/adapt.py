@@ -90,11 +90,9 @@ def adapt(
 
 
 def show_rollback(folder: str, number: int | None, as_json: bool) -> None:
-    from dragoman.runs import Run, locked, roll_back
+    from dragoman.runs import roll_back
 
-    run = Run(folder)
-    with locked(run.folder):
-        version = roll_back(run, number)
+    version = roll_back(folder, number)
     if as_json:
         click.echo(json.dumps({"version": version.number}))
     else:

@@ -58,8 +58,8 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
-    from dragoman.inference import StreamOptions
-    from dragoman.inference.align import verbs as library
+    from dragoman.inference import StreamOptions, unreadable_lines
+    from dragoman.inference.align import align as align_words
 
     if options.model is not None:
         run, files = None, run if files is None else files
@@ -69,7 +69,7 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
         require_search("align", options.reverse, '"translate" or "transcribe"', text=True)
     unreadable: list[Fault] = []
     stream = StreamOptions(on_warning=print_warning, on_unreadable=unreadable.append)
-    alignments = library.align(run, files, options, device=device, stream=stream, weights=as_json, log=print_printable)
+    alignments = align_words(run, files, options, device=device, stream=stream, weights=as_json, log=print_printable)
     as_utf8()
     with progress("alignments", output=True) as done:
         for number, aligned in enumerate(alignments, 1):
@@ -78,7 +78,8 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
             if number % REPORTED == 0:
                 done(REPORTED)
     sys.stdout.flush()
-    inputs.print_unreadable(unreadable, "nothing is written for them")
+    for line in unreadable_lines(unreadable, "nothing is written for them"):
+        print_message(line)
 
 
 def print_printable(message: str) -> None:
@@ -102,9 +103,9 @@ def terms(files: str | Pairs, options: TermOptions, as_json: bool) -> None:
     dragoman terms pairs.tsv | cut -f 1,2 > list.tsv
     dragoman predict runs/my input.txt constraints.terminology=list.tsv
     """
-    from dragoman.inference.align import verbs as library
+    from dragoman.inference.align import terms as extract_terms
 
-    extracted = library.terms(files, options)
+    extracted = extract_terms(files, options)
     as_utf8()
     for term in extracted:
         row = (term.source, term.target, str(term.times), f"{term.share:.3f}")

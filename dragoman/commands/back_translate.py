@@ -7,8 +7,8 @@ import click
 from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import print_message, print_warning
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.decoding import DecodingSettings
+from dragoman.commands.settings import SettingsCommand
+from dragoman.decoding import DecodingSettings, Schema, Settings
 from dragoman.inference import BackTranslateOptions
 from dragoman.inference import back_translate as make_pairs
 

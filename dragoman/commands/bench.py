@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +14,6 @@ from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message
 from dragoman.data import Pairs
 from dragoman.inspect import BenchOptions
-
-if TYPE_CHECKING:
-    from dragoman.inspect.measure import LayerCost
 
 
 @click.command()
@@ -37,6 +33,8 @@ def bench(run: str | None, files: str | Pairs | None, options: BenchOptions, as_
     """
     if options.lengths == (run is not None):
         raise DataError("name a RUN or add --lengths: found " + ("both" if options.lengths else "neither"))
+    from dragoman.inspect.measure import bench as bench_run
+
     of_run = {"a file of pairs": files, "--pairs": options.pairs, "--rounds": options.rounds}
     of_lengths = {"--plot": options.plot, "--max-length": options.max_length}
     others = of_run if options.lengths else of_lengths
@@ -47,36 +45,18 @@ def bench(run: str | None, files: str | Pairs | None, options: BenchOptions, as_
         against_length(options, as_json)
     else:
         require_search("bench", run, text=True)
-        measure_run(run, files, options, as_json)
-
-
-def measure_run(run: str, files: str | Pairs | None, options: BenchOptions, as_json: bool) -> None:
-    from dragoman.inspect.measure import speed
-
-    found = speed.bench(run, files, options)
-    if as_json:
-        speeds = [result._asdict() for result in found.speeds]
-        table = {"machine": speed.machine(), "pairs": found.pairs, "rounds": found.rounds, "speeds": speeds}
-        click.echo(json.dumps(table))
-        return
-    click.echo(f"{speed.machine()}; {found.pairs:,} pairs, medians of {found.rounds} rounds")
-    click.echo(f"{'':<34}{'tokens/s':>12}{'sentences/s':>14}{'seconds a round':>22}")
-    for result in found.speeds:
-        spread = f"{result.fastest:.3f} to {result.slowest:.3f}"
-        click.echo(f"{result.name:<34}{result.tokens:>12,.0f}{result.sentences:>14,.1f}{spread:>22}")
+        measured = bench_run(run, files, options)
+        for line in [json.dumps(measured.as_dict())] if as_json else measured.lines():
+            click.echo(line)
 
 
 def against_length(options: BenchOptions, as_json: bool) -> None:
     from dragoman.inspect.measure import bench_layers, machine
 
-    def print_cost(row: LayerCost) -> None:
-        if not as_json:
-            click.echo(f"{row.layer:<18}{row.length:>8,}{1000 * row.seconds:>12.2f}{row.saved / 2**20:>12.2f}")
-
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
-    growth = bench_layers(options, print_cost)
+    growth = bench_layers(options, lambda row: None if as_json else click.echo(str(row)))
     click.echo(json.dumps({"machine": machine(), **growth.as_dict()}) if as_json else "\n".join(growth.lines()))
     if options.plot is not None:
         print_message(f"picture: {options.plot}")

@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 
 from dragoman.base import ConfigError, DataError, RunError, check_output, check_writable
-from dragoman.commands.settings import Settings, SettingsCommand
+from dragoman.commands.settings import SettingsCommand
+from dragoman.decoding import Settings
 
 if TYPE_CHECKING:
     from dragoman.runs import Run
@@ -33,6 +34,10 @@ EVALUATE_ARGUMENTS = {
     *PREDICT_ARGUMENTS, "source", "target", "output", "evaluation.metrics", "evaluation.skip_unknown",
     "evaluation.baseline",
 }  # fmt: skip
+# Those of `evaluate` for a language model.
+TEXT_ARGUMENTS = PREDICT_ARGUMENTS - {"data.columns", "data.header"} | {
+    f"evaluation.dynamic{name}" for name in ("", "_rate", "_decay", "_segment")
+}
 
 
 def check_outputs(context: click.Context) -> None:

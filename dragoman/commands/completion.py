@@ -131,14 +131,13 @@ def setting_words(places: Mapping[str, Any], incomplete: str) -> Iterator[tuple[
 
 def places_of(command: click.Command) -> Mapping[str, Any]:
     """The settings of a command: place, then note and values. Commands that train have those of a configuration."""
-    from dragoman.commands.settings import SettingsCommand, accepted_at
+    from dragoman.commands.settings import SettingsCommand
 
     table = known()
     if not isinstance(command, SettingsCommand):
         return table["settings"] if any(parameter.name == "overrides" for parameter in command.params) else {}
     schema = command.schema
-    settings_class = schema.settings_class(methods=False)
-    own = {row.place: (row.note, values_of(accepted_at(settings_class, row.place))) for row in schema.static}
+    own = {row.place: (row.note, values_of(schema.accepted(row.place))) for row in schema.static}
     return own | (method_places(schema.kinds) if schema.has_method else {})
 
 

@@ -10,7 +10,7 @@ import click
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8
-from dragoman.data import DECISIONS, Correction, ReviewOptions, review
+from dragoman.data import DECISIONS, ReviewOptions, review
 
 
 @click.command()
@@ -36,18 +36,8 @@ def corrections(action: Any, folder: str, ids: tuple[str, ...], options: ReviewO
     if as_json:
         click.echo(json.dumps([item.as_dict() for item in items], ensure_ascii=False))
     elif action == "list":
-        show(items)
+        for item in items:
+            click.echo("\n".join(item.lines()))
+        click.echo(f"{len(items):,} corrections")
     else:
         click.echo(f"{DECISIONS[action]}: {len(items):,}")
-
-
-def show(items: list[Correction]) -> None:
-    for item in items:
-        languages = f"{item.source_language} → {item.target_language}" if item.target_language else ""
-        version = f"version {item.version}" if item.version is not None else ""
-        about = [item.id, item.state, item.time, item.model, version, languages, item.tag and f"tag {item.tag}"]
-        click.echo("  ".join(filter(None, about)))
-        for label, text in (("source", item.source), ("output", item.output), ("better", item.correction)):
-            if text is not None:
-                click.echo(f"  {label}  {' '.join(text.split())}")
-    click.echo(f"{len(items):,} corrections")

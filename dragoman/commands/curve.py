@@ -12,13 +12,12 @@ import click
 from dragoman.auto import CurveOptions
 from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
-from dragoman.commands.options import ListingOption, device_option, json_option, quiet_option
-from dragoman.commands.search import Duration, Request
-from dragoman.commands.train import what_to_train
+from dragoman.commands.inputs import what_to_train
+from dragoman.commands.options import Duration, ListingOption, device_option, json_option, quiet_option
 from dragoman.scoring import metrics_text
 
 if TYPE_CHECKING:
-    from dragoman.scoring import Curve, Gain
+    from dragoman.auto import Request
 
 
 @click.command()
@@ -42,7 +41,6 @@ def curve(
     request: Request,
     run_folder: str | None,
     options: CurveOptions,
-    plot: str | None,
     quiet: bool,
     as_json: bool,
     **asked: Any,
@@ -61,9 +59,7 @@ def curve(
     fitted to the scores; the interval counts the choice of held-out pairs, the noise of training and the curves that
     the four sizes allow. The same command goes on where it stopped; a finished size is not trained again.
     """
-    from dragoman.auto import learning_curve
-    from dragoman.inspect.measure import draw_learning_curve
-    from dragoman.inspect.views import check_plot_path
+    from dragoman.auto import curve_lines, learning_curve
     from dragoman.training import Display
 
     if request.what is not None and Path(request.what).is_dir():
@@ -71,8 +67,6 @@ def curve(
             f"{request.what}: found a folder, expected data or a configuration; the settings and data of a run: "
             f"dragoman curve {Path(request.what) / 'config.toml'}"
         )
-    if plot is not None:
-        check_plot_path(plot)
     data = request.files if request.files is not None else str(request.what)
     folder = Path(run_folder or f"{request.folder}-curve")
     with Display(quiet=quiet) as display:
@@ -80,40 +74,8 @@ def curve(
         for point in result.points:
             if point.cut_short:
                 display.warning(f"--time ended the training with {point.pairs:,} pairs; it would still improve")
-    if plot is not None:
-        draw_learning_curve(result, plot)
     if as_json:
         click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
         return
     for line in curve_lines(result):
         click.echo(line)
-
-
-def curve_lines(curve: Curve) -> list[str]:
-    """A line for each size, and a sentence for each prediction."""
-    metric = curve.text_metric
-    lines = [
-        f"{point.pairs:,} pairs: {metric.label} {metric.format(point.score)} "
-        f"({' to '.join(metric.format(bound) for bound in point.interval)})"
-        for point in curve.points
-    ]
-    return [*lines, *(gain_sentence(gain, curve) for gain in curve.gains)]
-
-
-def gain_sentence(gain: Gain, curve: Curve) -> str:
-    """Such as "10,000 more pairs: about +1.8 BLEU (0.9 to 2.6)"."""
-    metric, low_high = curve.text_metric, gain.interval
-    middle, low, high = (metric.scale * value for value in (gain.gain, *low_high))
-    unit = f"points of {metric.label}" if metric.percent else metric.label
-    sentence = f"{gain.more:,} more pairs: about {middle:+.1f} {unit} ({low:.1f} to {high:.1f})"
-    if low <= 0 <= high:
-        sentence += "; the interval has zero in it: perhaps no gain at all"
-    if cut := sum(point.cut_short for point in curve.points):
-        sentence += f"; --time ended {cut} of {len(curve.points)} trainings, so this says little about data: allow more"
-    times = 1 + gain.more / curve.points[-1].pairs
-    if times > EXTENDED:
-        sentence += f"; {times:.0f} times the data is far beyond the sizes measured"
-    return sentence
-
-
-EXTENDED = 4  # times the data, from which on a prediction is said to be bold

@@ -2,75 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dragoman.base import ConfigError, DataError, atomic_write, progress
-from dragoman.base.config import Range, setting
-from dragoman.commands.checks import EVALUATE_ARGUMENTS, refuse_options
-from dragoman.commands.complete import evaluate_text
-from dragoman.commands.inputs import pair_files, print_unreadable, read_examples
+from dragoman.base.config import setting
+from dragoman.commands.checks import EVALUATE_ARGUMENTS, TEXT_ARGUMENTS, refuse_options
+from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import device_option, json_option
-from dragoman.commands.printing import as_utf8, print_label_scores, print_method_report, print_scores, print_warning
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.data import Example, Fault, Pairs, ReadingOptions
-from dragoman.data.readers import READERS
-from dragoman.decoding import DecodingSettings
-
-FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
-
-if TYPE_CHECKING:
-    from dragoman.data import DataConfig
-    from dragoman.inference import Prediction
-    from dragoman.runs import Run
-    from dragoman.scoring import TextMetric
-
-
-@dataclass(frozen=True)
-class ScoringSettings:
-    """What `evaluate` computes."""
-
-    metrics: tuple[str, ...] = setting(
-        (), help="metrics, such as bleu, or all; `score --help` lists them", flag="--metric"
-    )
-    intervals: bool = setting(
-        False, help="add 95 % confidence intervals, by bootstrap over segments", flag="--intervals"
-    )
-    draws: Annotated[int, Range(10, 100_000)] | None = setting(None, help="draws of the intervals; none: 1000")
-    draws_seed: Annotated[int, Range(0)] | None = setting(None, help="seed of the draws; none: 1")
-    baseline: bool = setting(
-        False,
-        help="beside every score the best of copying, memorising and the nearest training pair",
-        flag="--baseline",
-    )
-    alignment: bool = setting(False, help="show every output aligned with its reference, with S, I and D counts")
-    ngrams: bool = setting(False, help="take BLEU apart: precisions, brevity penalty, matching n-grams of every output")
-    characters: bool = setting(False, help="align characters instead of words")
-    dynamic: bool = setting(
-        False, help="language models: go on learning from the text as it is read, on one stream (dynamic evaluation)"
-    )
-    dynamic_rate: Annotated[float, Range(0.0, None)] | None = setting(None, help="its learning rate; none: 1.2e-4")
-    dynamic_decay: Annotated[float, Range(0.0, 1.0)] | None = setting(
-        None, help="how fast weights return to the trained ones; none: 0.008"
-    )
-    dynamic_segment: Annotated[int, Range(1, 10_000)] | None = setting(
-        None, help="tokens between two updates; none: 20"
-    )
-    skip_unknown: bool = setting(False, help="leave out and count examples whose labels training did not have")
-
-    def problems(self) -> Iterator[str]:
-        for name in ("draws", "draws_seed"):
-            if getattr(self, name) is not None and not self.intervals:
-                yield f"{name}: needs --intervals"
-        for name in ("dynamic_rate", "dynamic_decay", "dynamic_segment"):
-            if getattr(self, name) is not None and not self.dynamic:
-                yield f"{name}: needs evaluation.dynamic=true"
-        if self.characters and not self.alignment:
-            yield "characters: needs evaluation.alignment=true"
+from dragoman.commands.printing import as_utf8, print_message, print_warning
+from dragoman.commands.settings import SettingsCommand
+from dragoman.data import Pairs, ReadingOptions
+from dragoman.decoding import DecodingSettings, Schema, Settings
+from dragoman.inspect import ScoringSettings
 
 
 @dataclass(frozen=True)
@@ -119,127 +64,22 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     model goes on learning from what it has read (Krause et al. 2018). A run that transcribes or captions reads a
     manifest: the path of a recording or picture, then its text or texts.
     """
-    from dragoman.inference import baselines_of, check_reading, load_labeler, load_predictor, metric_names
-    from dragoman.inspect.measure import check_apart
+    from dragoman.inspect.measure import evaluate_files
     from dragoman.runs import Run
-    from dragoman.scoring import select_metrics
 
-    opened, reading = Run(run), settings.data
-    check_reading(opened, reading)
+    opened, scoring = Run(run), settings.evaluation
     if opened.task.is_language_model:
-        every = {name: getattr(settings.evaluation, f"dynamic_{name}") for name in ("rate", "decay", "segment")}
-        given = {name: value for name, value in every.items() if value is not None}
-        dynamic = given if settings.evaluation.dynamic else None
-        evaluate_text(opened, files, settings.batch_size, dynamic, as_json, device)
-        return
-    data = reading.applied(opened.config.data, files, print_warning)
-    scoring: ScoringSettings = settings.evaluation
-    if scoring.dynamic:
-        raise ConfigError(f'evaluation.dynamic is for language models; {run} has task = "{opened.task.name}"')
-    searches = opened.task.head_decoder is None
-    arguments: dict[str, Any] = {"metrics": scoring.metrics, "skip_unreadable": reading.skip_unreadable}
-    if searches:
-        if scoring.skip_unknown:
-            raise DataError(f'evaluation.skip_unknown is for labels and tags; {run} has task = "{opened.task.name}"')
-        units = opened.config.data.units
-        chosen = select_metrics(metric_names(scoring.metrics, opened.task, units), units)
-        if scoring.ngrams:
-            check_apart(chosen)
-        loaded: Any = load_predictor(run, device, settings.decoding(scores=False))
-        draws = {name: value for name in ("draws", "draws_seed") if (value := getattr(scoring, name)) is not None}
-        arguments |= {"intervals": scoring.intervals, **draws}
-    else:
+        refuse_options(opened, TEXT_ARGUMENTS, "has no meaning for a text: {run} is a language model")
+    elif opened.task.head_decoder is not None and not scoring.dynamic:
         refuse_options(opened, EVALUATE_ARGUMENTS, 'is for runs that output texts; {run} has task = "{task}"')
-        loaded = load_labeler(opened, device)
-        if output is not None and not loaded.writes:
-            raise ConfigError(f'--output: task = "{opened.task.name}" has scores, but no answers to write')
-        arguments |= {"batch_size": settings.batch_size, "skip_unknown": scoring.skip_unknown}
-    kind = "pair" if searches else "example"
-    examples = read_examples(opened, files, kind, data, several_references=searches)
-    if scoring.baseline and loaded.reads_files:
-        raise DataError(f"--baseline needs sources of text; {run} reads files")
-    unreadable: list[Fault] = []
-    if reading.skip_unreadable:
-        arguments["on_unreadable"] = unreadable.append
-    with progress(f"{kind}s", len(examples)) as done:
-        scores, predictions = loaded.evaluate(examples, progress=done, on_warning=print_warning, **arguments)
-    if output is not None:
-        with atomic_write(output) as beside:
-            texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
-            beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
-    if not loaded.reads_files and (baselines := baselines_of(loaded, examples, scoring.metrics, scoring.baseline)):
-        scores["baselines"] = baselines
+    decoding = settings.decoding(scores=False)
+    found = evaluate_files(
+        run, files, scoring, decoding, settings.data, output=output, device=device, warn=print_warning
+    )
     as_utf8()
-    if searches:
-        print_method_report(loaded)
-        if scoring.alignment:
-            scores["alignment"] = align_outputs(predictions, examples, scoring.characters, show=not as_json)
-        if scoring.ngrams:
-            scores["ngrams"] = take_apart(predictions, examples, chosen, show=not as_json)
-        warn_of_columns(files, data, examples)
-        few = sum(len(example.references[0].split()) for example in examples) / len(examples) < FEW_WORDS
-        hidden = {"bleu"} if few and not scoring.metrics and opened.config.train.metric != "bleu" else set()
-        print_scores(scores, as_json, hidden)
-    else:
-        print_label_scores(loaded, scores, as_json)
-    print_unreadable(unreadable, "no score counts them")
-    warn_of_training_data(opened, files)
-
-
-def warn_of_training_data(run: Run, files: str | Pairs) -> None:
-    from dragoman.data import paths_of
-
-    trained = {Path(path).resolve() for path in paths_of(run.config.data.train)}
-    if all(Path(path).resolve() in trained for path in paths_of(files)):
-        print_warning(
-            f"{files} is training data of this run, so the scores say little about new inputs; `dragoman info "
-            f"{run.folder}` has those of the validation data"
-        )
-
-
-def warn_of_columns(files: str | Pairs, data: DataConfig, pairs: list[Example]) -> None:
-    """Say that further columns of a file are read as references, unless the user named the columns."""
-    several = max(len(pair.references) for pair in pairs)
-    if several > 1 and isinstance(files, str) and not data.columns and READERS.of(files).delimiter:
-        print_warning(
-            f"{files}: found {several + 1} columns: every column after the first is a reference, and the nearest one "
-            "counts; if a column is something else, such as an earlier output, name source and reference: "
-            "data.columns=1,2"
-        )
-
-
-def take_apart(
-    predictions: list[Prediction], pairs: list[Example], metrics: dict[str, TextMetric], show: bool
-) -> dict[str, dict[str, Any]]:
-    """The terms of BLEU; with `show` also print them."""
-    from dragoman.inspect.measure import ngram_lines, taken_apart
-
-    apart = taken_apart(*readable_texts(predictions, pairs), metrics)
-    for name, terms in apart.items() if show else ():
-        click.echo("\n".join((*ngram_lines(metrics[name].label, terms), "")))
-    return apart
-
-
-def readable_texts(predictions: list[Prediction], pairs: list[Example]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The outputs and references of all inputs that could be read."""
-    from dragoman.inference import NO_PREDICTION
-
-    readable = [pair for pair in zip(predictions, pairs, strict=True) if pair[0] is not NO_PREDICTION]
-    return [output.text for output, _ in readable], [pair.references for _, pair in readable]
-
-
-def align_outputs(
-    predictions: list[Prediction], pairs: list[Example], characters: bool, show: bool
-) -> list[dict[str, int]]:
-    """The edit counts of every output against its reference; with `show` also print the alignments."""
-    from dragoman.inspect.measure import alignment_lines
-    from dragoman.scoring import edit_alignments
-
-    unit: Any = "characters" if characters else "words"
-    alignments = edit_alignments(*readable_texts(predictions, pairs), units=unit)
-    if show:
-        click.echo("each reference above its output; S substituted, I inserted, D deleted\n")
-        for line in alignment_lines(alignments, unit, table=False):
-            click.echo(line)
-    kinds = ("substitutions", "insertions", "deletions", "matches")
-    return [{kind: getattr(alignment, kind) for kind in kinds} for alignment in alignments]
+    if as_json:
+        click.echo(json.dumps(found.scores, ensure_ascii=opened.task.head_decoder is None))
+    for line in found.lines if not as_json else ():
+        click.echo(line)
+    for message in found.messages:
+        print_message(message)

@@ -60,8 +60,8 @@ def import_model(folder: str, options: ImportOptions) -> None:
     dragoman import whisper-small --run runs/whisper --source-language de --target-language en
     dragoman train mine.tsv --run runs/mine train.start_from=runs/opus train.optimizer.learning_rate=1e-4
     """
-    from dragoman.exchange.huggingface import importing
+    from dragoman.exchange import import_model as import_folder
 
-    report = importing.import_model(folder, options)
+    report = import_folder(folder, options)
     click.echo(f"{report.run}: {report.family}, task {report.task}, {report.parameters:,} parameters")
     click.echo(f"licence: {report.licence or 'the folder names none; ask its publisher'}")

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.base import DataError
-from dragoman.commands.printing import print_message, print_warning
-from dragoman.data import Example, Pairs
+from dragoman.data import Pairs
 
 if TYPE_CHECKING:
-    from dragoman.data import DataConfig
-    from dragoman.runs import Run
+    pass
 
 Command = Callable[..., Any]
 FILES_NEEDED = "name either FILE or both --source and --target"
@@ -45,34 +43,26 @@ def pair_files(
     return add
 
 
-def read_examples(
-    run: Run,
-    files: str | Pairs,
-    kind: str,
-    data: DataConfig | None = None,
-    several_references: bool = False,
-    purpose: str = "evaluate",
-) -> list[Example]:
-    """All examples of some files; none at all is an error, and so are more faulty lines than data.faults skips."""
-    from dragoman.data import paths_of
-    from dragoman.inference import read_examples as read_all
+def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the arguments that name data or a configuration to a command, which gets them as `request`."""
 
-    examples = read_all(run, files, several_references, data, print_warning)
-    if not examples:
-        raise DataError(f"{', '.join(paths_of(files))}: nothing to {purpose}: no {kind} was read")
-    return examples
+    @functools.wraps(function)
+    def gathered(what: Any, source: Any, target: Any, overrides: Any, **given: Any) -> None:
+        if given.get("installation"):
+            if what or source or target or overrides:
+                raise click.UsageError("--installation looks at no data: leave out files, runs and settings")
+            function(request=None, **given)
+            return
+        from dragoman.auto import read_request
+
+        function(request=read_request(what, source, target, overrides), **given)
+
+    gathered = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(gathered)
+    gathered = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(gathered)
+    gathered = click.option("--target", help="Target lines, one for each source line.")(gathered)
+    return click.option("--source", help="Source lines of a pair of parallel files.")(gathered)
 
 
 def printable(name: str) -> str:
     """A file name as text: bytes that are not UTF-8 are replaced."""
     return name.encode("utf-8", "replace").decode()
-
-
-def print_unreadable(faults: list[Any], consequence: str) -> None:
-    """Print which inputs could not be read, and the consequence for the output."""
-    for fault in faults[:3]:
-        print_message(f"left out: {fault}")
-    if len(faults) > 3:
-        print_message(f"left out: (and {len(faults) - 3:,} more)")
-    if faults:
-        print_message(f"{len(faults):,} input{'s' * (len(faults) > 1)} could not be read; {consequence}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
@@ -28,16 +27,13 @@ def info(run: str, options: InfoOptions, as_json: bool) -> None:
     dragoman info runs/my
     dragoman info runs/my --depth 5 --plot curve.png
     """
-    from dragoman.inspect.measure import run_summary
+    from dragoman.inspect.measure import info as information_of
 
-    information = run_summary.info(run, options)
+    information = information_of(run, options)
     if as_json:
         click.echo(json.dumps(information))
     else:
-        run_summary.print_run_information(information)
-        leaderboard = Path(run) / "leaderboard.md"  # of a run that a search made
-        if leaderboard.is_file():
-            click.echo(f"\nsearch:\n{leaderboard.read_text(encoding='utf-8').rstrip()}")
+        information.show()
     if options.plot is not None:
         print_message(f"curve: {options.plot}")
 
@@ -121,10 +117,10 @@ def attention(run: str, texts: tuple[str, ...], out: str, options: AttentionOpti
 
     For a run that captions or transcribes, TEXT is the path of a file; several give seen-1.png, seen-2.png, …
     """
-    from dragoman.inspect.views import media_plots
+    from dragoman.inspect.views import attention as draw_attention
 
     require_search("attention", run, '"translate", "transcribe" or "caption"')
-    pictures = media_plots.attention(run, texts, out, options)
+    pictures = draw_attention(run, texts, out, options)
     for path in pictures.paths:
         click.echo(path)
     print_unseen(pictures.unseen)
@@ -156,10 +152,10 @@ def probe(run: str, options: ProbeOptions, as_json: bool) -> None:
     dragoman probe runs/my --probe length --sentences german.txt
     dragoman probe runs/my --templates malay.toml       he or she for Malay "dia"?
     """
-    from dragoman.inspect.measure import template_probes
+    from dragoman.inspect.measure import probe as probe_run
 
     require_search("probe", run, text=True)
-    results = template_probes.probe(run, options, note=print_message, warn=print_warning)
+    results = probe_run(run, options, note=print_message, warn=print_warning)
     as_utf8()
     if as_json:
         click.echo(json.dumps([result.as_dict() for result in results], ensure_ascii=False))
@@ -188,10 +184,10 @@ def calibrate(run: str, files: str | Pairs | None, options: CalibrateOptions, as
     dragoman calibrate runs/my --error-rate 0.05        which --min-confidence leaves 5 % wrong outputs
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
-    from dragoman.inspect.measure import calibrate_run as calibration
+    from dragoman.inspect.measure import calibrate as calibrate_run
 
     require_search("calibrate", run, text=True)
-    found = calibration.calibrate(run, files, options)
+    found = calibrate_run(run, files, options)
     click.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
     for picture in filter(None, (options.plot, options.risk_plot)):
         print_message(f"picture: {picture}")

@@ -47,17 +47,11 @@ def presets(name: str | None) -> None:
     dragoman presets luong-2015-small
     dragoman train pairs.tsv preset=luong-2015-small    to use one
     """
-    from dragoman.runs.tasks import preset_names, preset_notes, preset_text
+    from dragoman.runs.tasks import preset_listing, preset_page
 
-    if name is not None:
-        head, _, rest = preset_text(name).partition("\n\n")
-        as_utf8()
-        click.echo("".join(f"# {line}\n" for line in head.splitlines()) + f"\n{rest}", nl=False)
-        return
+    shown = preset_listing() if name is None else preset_page(name)
     as_utf8()
-    for preset in preset_names():
-        notes = preset_notes(preset)
-        click.echo(f"{preset:<25}{notes['parameters'] / 1e6:>6.1f} M  {notes['about']} ({notes['authors']})")
+    click.echo(shown, nl=False)
 
 
 @click.command()

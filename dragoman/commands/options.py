@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs, so that --help is quick.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,27 @@ class ListingOption(click.Option):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
         return None if record is None else (record[0], record[1].replace("LISTING", self.listing()))
+
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A time such as 90s, 20m or 1h30m; a plain number is seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value).strip().lower()
+        if not re.fullmatch(r"(\d+(\.\d+)?[dhms])+|\d+(\.\d+)?", text):
+            self.fail(f"found {value!r}, expected a time such as 90s, 20m or 1h30m")
+        parts = re.findall(r"(\d+(?:\.\d+)?)([dhms]?)", text)
+        seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+        if seconds <= 0:
+            self.fail(f"found {value!r}, expected a time above zero, such as 20m")
+        return seconds
 
 
 def quiet_option(shown: str) -> Callable[[Any], Any]:

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import click
 
-from dragoman.base import DataError, RunError, atomic_write, is_watched, progress_bar
+from dragoman.base import DataError, RunError
 from dragoman.base.config import setting
-from dragoman.commands import inputs
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.options import device_option
-from dragoman.commands.printing import (
-    Refused,
-    as_utf8,
-    print_message,
-    print_method_report,
-    print_prompt,
-    print_unseen,
-    print_warning,
-)
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.commands.shards import predict_shards
-from dragoman.data import Fault, ReadingOptions
-from dragoman.data.media import is_media
-from dragoman.data.readers import count_lines
-from dragoman.decoding import DecodingSettings
-from dragoman.decoding.constraints import ConstrainedInput
+from dragoman.commands.printing import print_lines, print_message, print_warning
+from dragoman.commands.settings import SettingsCommand
+from dragoman.data import ReadingOptions
+from dragoman.decoding import DecodingSettings, Schema, Settings
 from dragoman.inference import ShardSettings
-
-if TYPE_CHECKING:
-    from dragoman.decoding import DecodingOptions, LabelPrediction
-    from dragoman.inference import Prediction, StreamOptions
-    from dragoman.runs import Run
 
 
 @dataclass(frozen=True)
@@ -92,7 +68,7 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     by name), a manifest as for training, or a list of paths, one per line. The output has one line per file; --json
     names the file as "source".
     """
-    from dragoman.inference import check_reading
+    from dragoman.inference import PredictedLines, check_reading, predict_shards, state_line
     from dragoman.runs import Run
 
     if file in (None, "-") and sys.stdin is None:
@@ -108,117 +84,16 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
         raise DataError(f"--n-best {settings.n_best} needs --json: plain output has one line for every input line")
     options = settings.decoding(scores=as_json)
     if shards.folder is None:
-        write_predictions(InputLines(opened, file, reading, as_json), options, settings.beam_trace, device)
+        lines = PredictedLines(opened, file, options, reading, as_json=as_json, device=device, warn=print_warning)
+        print_lines(lines, lines.lines(settings.beam_trace))
+        for message in lines.messages():
+            print_message(message)
+        if lines.refused:
+            raise click.exceptions.Exit(1)
     elif settings.beam_trace is not None:
         raise DataError("found --shards and beam_trace, expected one of them")
     else:
-        predict_shards(opened, settings, file, as_json, options, device)
-
-
-@dataclass
-class InputLines:
-    """The inputs of a command: lines of a file or of standard input, or files that a run reads."""
-
-    run: Run
-    file: str | None
-    reading: ReadingOptions
-    as_json: bool  # one object per output, which names its file
-    unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the place of the input
-    refused: Refused = field(default_factory=Refused)
-    remembered: int = 0  # outputs that the memory has
-    uncertain: int = 0  # outputs left out by min_confidence
-    read: deque[ConstrainedInput] = field(default_factory=deque)  # files that were read and have no output yet
-
-    def __post_init__(self) -> None:
-        from dragoman.inference import UnseenInputs, reads_files
-
-        self.unseen = UnseenInputs()
-        self.shown: dict[str, bool] = {}  # what JSON objects have beside the usual fields
-        self.typed = self.file in (None, "-")
-        self.interactive = self.typed and sys.stdin.isatty()  # a person waits for the output of every line
-        self.files = reads_files(self.run)
-
-    def texts(self, options: DecodingOptions) -> Iterator[ConstrainedInput]:
-        """The inputs with their constraints; files are remembered until their output is written."""
-        from dragoman.inference import common_constraints, open_inputs
-
-        constraints = common_constraints(options)
-        inputs = open_inputs(self.run, None if self.typed else Path(str(self.file)), self.reading, print_warning)
-        return map(self.remember, (item.with_defaults(constraints) for item in inputs))
-
-    def remember(self, item: ConstrainedInput) -> ConstrainedInput:
-        if self.as_json and self.files:
-            self.read.append(item)
-        return item
-
-    def stream_options(self, stack: ExitStack, beam_trace: str | None) -> StreamOptions:
-        """How to read and report; files and the progress bar close with `stack`."""
-        from dragoman.inference import WINDOW, StreamOptions
-
-        progress = on_trace = None
-        if beam_trace is not None:
-            beside = stack.enter_context(atomic_write(beam_trace))
-            trace = stack.enter_context(beside.open("w", encoding="utf-8"))
-
-            def on_trace(text: str, nodes: list[dict[str, Any]]) -> None:
-                print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=trace)
-
-        if is_watched(output=True) and not self.interactive:
-            lines = not (self.typed or (self.files and is_media(str(self.file))))
-            total = count_lines(self.file) if lines else None
-            progress = stack.enter_context(progress_bar("lines", total))
-        return StreamOptions(
-            window=1 if self.interactive else WINDOW,
-            progress=progress,
-            on_trace=on_trace,
-            on_unreadable=(lambda fault: self.unreadable.update({fault.location: fault}))
-            if self.reading.skip_unreadable
-            else None,
-            on_warning=print_warning,
-            on_unknown=self.unseen.add,
-            on_refused=self.refused.add,
+        state = predict_shards(
+            opened, file, shards, options, reading, as_json=as_json, device=device, warn=print_warning
         )
-
-    def line(self, prediction: Prediction | LabelPrediction, number: int) -> str:
-        self.uncertain += bool(getattr(prediction, "refused", ""))
-        self.remembered += bool(getattr(prediction, "from_memory", False))
-        if not self.as_json:  # a sub-word model can output any byte; a line must stay a line
-            return prediction.text.replace("\n", " ").replace("\r", " ")
-        item = self.read.popleft() if self.read else None
-        table: dict[str, Any] = {} if item is None else {"source": inputs.printable(item.text)}
-        table |= prediction.as_table(**self.shown)
-        if item is not None and (fault := self.unreadable.get(item.place or f"input {number}")):
-            table["unreadable"] = fault.detail  # tells an unreadable file from an empty output
-        if number in self.refused.errors:
-            table["refused"] = self.refused.errors[number]
-        return json.dumps(table, ensure_ascii=False)
-
-
-def write_predictions(lines: InputLines, options: DecodingOptions, beam_trace: str | None, device: str) -> None:
-    from dragoman.inference import Predictor, load_labeler
-
-    texts, run = lines.texts(options), lines.run
-    searches = run.task.head_decoder is None
-    predictor: Any = Predictor(run, device, options) if searches else load_labeler(run, device)
-    arguments = {} if searches else {"batch_size": options.batch_size}
-    if options.method is not None and options.method.exact:
-        lines.shown["probability"] = True
-    as_utf8()
-    with ExitStack() as stack:
-        stream = lines.stream_options(stack, beam_trace)
-        print_prompt(lines.interactive)
-        for number, prediction in enumerate(predictor.stream(texts, stream=stream, **arguments), 1):
-            sys.stdout.write(lines.line(prediction, number) + "\n")
-            if lines.interactive:
-                sys.stdout.flush()
-                print_unseen(lines.unseen)
-        sys.stdout.flush()
-    if searches:
-        print_method_report(predictor)
-    print_unseen(lines.unseen)
-    inputs.print_unreadable([*lines.unreadable.values()], "each has an empty line")
-    if options.memory is not None:
-        print_message(f"{lines.remembered:,} outputs are those of the memory")
-    if lines.uncertain:
-        print_message(f"{lines.uncertain:,} outputs were below min_confidence = {options.min_confidence} and are empty")
-    lines.refused.exit()
+        print_message(state_line(state, shards.folder, as_json))

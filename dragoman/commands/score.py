@@ -8,7 +8,7 @@ import click
 
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
-from dragoman.commands.printing import as_utf8, print_scores
+from dragoman.commands.printing import as_utf8
 from dragoman.scoring import ScoreAlignmentOptions, ScoreOptions
 
 
@@ -28,14 +28,12 @@ def score(hypotheses: str, references: tuple[str, ...], options: ScoreOptions, a
     dragoman score out.txt ref.txt --metric bleu --ngrams
     dragoman score out.txt ref.txt --alignment --characters --substitution 2
     """
-    from dragoman.inspect.measure import score_files
+    from dragoman.inspect.measure import score_files, score_lines
 
     scores, lines = score_files(hypotheses, references, options)
     as_utf8()
-    if not as_json:
-        for line in lines:
-            click.echo(line)
-    print_scores(scores, as_json)
+    for line in [json.dumps(scores)] if as_json else [*lines, *score_lines(scores)]:
+        click.echo(line)
 
 
 @click.command("score-alignment")

@@ -6,7 +6,8 @@ import click
 
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import print_message
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
+from dragoman.commands.settings import SettingsCommand
+from dragoman.decoding import Schema, Settings
 from dragoman.serving import ServeConfig, ServeOptions
 from dragoman.serving import serve as run_server
 

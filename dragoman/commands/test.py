@@ -34,14 +34,14 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
     A suite has cases (a source, and what its output must satisfy), scores on files (thresholds, or not significantly
     worse than another run) and limits of latency, memory and size. 'test-suite' in the documentation lists all checks.
     """
-    from dragoman.inspect.measure import suite as suites
+    from dragoman.inspect.measure import first_suite, junit_xml, run_suite
 
     require_search("test", run, text=True)
     as_utf8()
     if init:
         if suite is not None or junit is not None or as_json:
             raise DataError("--init prints a suite and tests nothing: found other arguments, expected RUN alone")
-        text, failed = suites.first_suite(run, options)
+        text, failed = first_suite(run, options)
         click.echo(text, nl=False)
         if failed:
             print_message(f"left out: {failed} checks that the run fails now")
@@ -51,14 +51,14 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
     if junit is not None:
         check_writable(junit)
     results = []
-    for result in suites.run_suite(run, suite, options):
+    for result in run_suite(run, suite, options):
         results.append(result)
         if not as_json:
             click.echo(str(result))
     failures = sum(not result.passed for result in results)
     if junit is not None:
         with atomic_write(junit) as beside:
-            beside.write_bytes(suites.junit(results, f"{run}: {suite}"))
+            beside.write_bytes(junit_xml(results, f"{run}: {suite}"))
     if as_json:
         table = {"checks": len(results), "failures": failures, "results": [result._asdict() for result in results]}
         click.echo(json.dumps(table, ensure_ascii=False))

@@ -2,120 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dragoman.auto import CheckOptions, DistilOptions, SearchOptions
-from dragoman.base import DataError, WarningLine, cache_home, run_name
-from dragoman.base import config as settings
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
-from dragoman.commands.options import device_option, quiet_option
-from dragoman.commands.search import Duration, Request, is_search, train_by_search
-from dragoman.data import Pairs, is_remote, local_copy
-from dragoman.training import Display, duration
-
-PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
+from dragoman.commands.inputs import what_to_train
+from dragoman.commands.options import Duration, device_option, quiet_option
 
 if TYPE_CHECKING:
-    from dragoman.base import Progress
-    from dragoman.runs.tasks import Config
-
-
-def read_request(what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...]) -> Request:
-    """Check the arguments that name data or a configuration; remote files are downloaded."""
-    what, source, target = (
-        str(local_copy(name, cache_home())) if name is not None and is_remote(name) else name
-        for name in (what, source, target)
-    )
-    if what is not None and "=" in what and not Path(what).exists():
-        overrides, what = (what, *overrides), None
-    if (source is None) != (target is None):
-        raise DataError("--source and --target go together: found one, expected both")
-    if what is not None and source is not None:
-        raise DataError(f"found both '{what}' and --source/--target, expected one of them")
-    if source is not None and target is not None:
-        return Request(None, Pairs(source, target), overrides, str(Path("runs") / run_name(source)))
-    if what is None:
-        raise DataError("nothing to train on: name a data file, a configuration (.toml) or a run folder")
-    if Path(what).is_dir():
-        return Request(what, None, overrides, what)
-    return Request(
-        what, None if what.lower().endswith(".toml") else what, overrides, str(Path("runs") / run_name(what))
-    )
-
-
-def resolve(request: Request, progress: Progress, despite_faults: bool = False) -> tuple[Config, list[str]]:
-    """The configuration that a request means, and what is to be said of it.
-
-    With `despite_faults` faulty lines of data files are no error yet.
-    """
-    from dragoman.auto import configure_for_machine
-    from dragoman.runs.tasks import config as configuration
-
-    what, files, overrides, _ = request
-    if files is None:
-        assert what is not None
-        if Path(what).is_dir():
-            from dragoman.runs import resume_config
-
-            return resume_config(what, overrides), []
-        config = configuration.load(what, overrides)
-        dropped = settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides))
-        return config, [
-            f"left out of {what}: {', '.join(lost)}, settings of another kind of {place}" for place, lost in dropped
-        ]
-    choose = configure_despite_faults if despite_faults else configure_for_machine
-    config, reasons = choose(files, overrides, progress)
-    if overrides:
-        reasons = [*reasons, f"overrides: {', '.join(overrides)}"]
-    given = settings.override({}, overrides)
-    if isinstance(preset := given.get("preset"), str):
-        for place, lost in settings.dropped_settings(configuration.preset_table(preset), given):
-            line = f"another kind of {place} drops {', '.join(lost)} of preset {preset}; its sizes are now the defaults"
-            reasons.append(WarningLine(f"warning: {line} of the new kind"))
-    return config, reasons
-
-
-def configure_despite_faults(
-    files: str | Pairs, overrides: tuple[str, ...], progress: Progress
-) -> tuple[Config, list[str]]:
-    """As `configure_for_machine`, but skip faulty lines: the check reports them later."""
-    from dragoman.auto import configure_for_machine
-
-    data = settings.override({}, overrides).get("data")
-    if isinstance(data, dict) and "faults" in data:
-        return configure_for_machine(files, overrides, progress)
-    try:
-        config, reasons = configure_for_machine(files, (*overrides, "data.faults=skip"), progress)
-    except DataError:  # too few usable lines: the strict way names the faults
-        return configure_for_machine(files, overrides, progress)
-    return replace(config, data=replace(config.data, faults="few")), reasons
-
-
-def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
-    """Adds the arguments that name data or a configuration to a command, which gets them as `request`."""
-
-    @functools.wraps(function)
-    def gathered(what: Any, source: Any, target: Any, overrides: Any, **given: Any) -> None:
-        if given.get("installation"):
-            if what or source or target or overrides:
-                raise click.UsageError("--installation looks at no data: leave out files, runs and settings")
-            function(request=None, **given)
-            return
-        function(request=read_request(what, source, target, overrides), **given)
-
-    gathered = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(gathered)
-    gathered = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(gathered)
-    gathered = click.option("--target", help="Target lines, one for each source line.")(gathered)
-    return click.option("--source", help="Source lines of a pair of parallel files.")(gathered)
+    from dragoman.auto import Request
 
 
 @click.command()
@@ -151,106 +52,20 @@ def train(
     stops; the same command resumes, and the result is the same to the bit. With torchrun write --run-folder in place
     of --run, which torchrun would take for its own --run-path.
     """
-    started = time.time()  # the imports below take seconds, which count for --time
-    from dragoman.auto import copying_line
-    from dragoman.runs import train as train_run
-    from dragoman.training import ProcessGroup
+    options = replace(asked, seconds=seconds, started=time.time())  # the imports below take seconds, which count
+    from dragoman.auto import is_search, search_request, train_request
+    from dragoman.training import Display, ProcessGroup
 
+    display = Display(quiet=quiet, is_main=ProcessGroup().is_main)
+    searches = is_search(options, run_folder or request.what)
+    if searches and restart:
+        raise click.UsageError("--restart: a search cannot be restarted; delete its folder, or name another with --run")
     if run_folder:
         request = request._replace(folder=run_folder)
-    display = Display(quiet=quiet, is_main=ProcessGroup().is_main)
-    search = replace(asked, seconds=seconds, started=started)
-    if is_search(search, run_folder or request.what):
-        if restart:
-            raise click.UsageError(
-                "--restart: a search cannot be restarted; delete its folder, or name another with --run"
-            )
-        train_by_search(request, search, display)
-        return
-    config, reasons = resolve(request, display.preparing)
-    display.later(reasons)
-    progress = train_run(config, request.folder, display, restart)
-    if ProcessGroup().is_main:
-        if (line := copying_line(request.folder)) and not quiet:
-            display.warning(line)
-        report_trained(request.folder, progress, display)
-
-
-def longer_line(folder: str, config: Config, progress: Any) -> str:
-    """How much more training would likely bring, if the score still rose at the end; else empty."""
-    from dragoman.runs import Run
-    from dragoman.scoring import higher_is_better, metrics_by_name
-
-    metric, steps = config.train.metric, config.train.steps
-    sign = 1 if higher_is_better(metric) else -1
-    scores = [(row["step"], row["valid"][metric]) for row in Run(folder).metrics() if metric in row.get("valid", {})]
-    first = [sign * score for step, score in scores if step <= steps / 2]
-    second = [sign * score for step, score in scores if steps / 2 < step <= steps]
-    if not first or not second or max(second) <= max(first) or progress.best[0][1] < 0.8 * steps:
-        return ""
-    before, after = (metrics_by_name()[metric].format(sign * max(part)) for part in (first, second))
-    return (
-        f"the second half of training improved {metric} from {before} to {after}; as many steps again, about "
-        f"{duration(progress.seconds)} more, would likely improve it further, by less: dragoman train {folder} "
-        f"train.steps={2 * steps}"
-    )
-
-
-def limits_line(folder: str | Path) -> str:
-    """What the model of a run cannot do: exports, and what a model without gradients lacks; empty if all is there."""
-    from dragoman.classical import TRANSDUCERS
-    from dragoman.exchange import EXPORTERS
-    from dragoman.runs import Run
-
-    run = Run(folder)
-    if run.task.name != "translate":
-        return ""
-    if getattr(run.config.model, "fitted", False):
-        model = TRANSDUCERS.of(run.config.model).model
-        lacks = {"none": ["probabilities"], "sequence": ["probabilities of single tokens"]}.get(model.likelihood, [])
-        lacks += ["exports"] if model.shows_alignment else ["attention", "exports"]
-        return f"limits: {run.config.model.kind} has no {', no '.join(lacks[:-1])} and no {lacks[-1]}"
-    blocked = []
-    for name in PROGRAMS:
-        if reasons := EXPORTERS[name].blockers(run):
-            others = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-            blocked.append(f"{name} ({reasons[0].partition(':')[0]}{others})")
-    return f"limits: it cannot be exported to {', '.join(blocked)}" if blocked else ""
-
-
-def report_trained(folder: str, progress: Any, display: Display) -> None:
-    """Print the best score, the run folder and the next command."""
-    from dragoman.base import names_in_environment
-    from dragoman.runs import Run
-    from dragoman.runs.tasks import task_of
-    from dragoman.scoring import higher_is_better, metrics_by_name
-
-    config = Run(folder).config  # with the steps that train.epochs means
-    use, what = ("complete", "PROMPT") if task_of(config).is_language_model else ("predict", "FILE")
-    imports = "".join(f"--import {name} " for name in names_in_environment())
-    where = f"run folder: {folder}\nuse it: dragoman {imports}{use} {folder} {what}"
-    if limits := limits_line(folder):
-        where = f"{limits}\n{where}"
-    if getattr(config.model, "fitted", False):
-        display.info(where)
-        return
-    score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
-    score = score if higher_is_better(config.train.metric) else -score
-    shown = metrics_by_name()[config.train.metric].format(score)
-    early = progress.step < config.train.steps
-    done = f"done: {progress.step:,} steps{' (stopped early)' if early else ''}"
-    display.info(f"{done}, best {config.train.metric} {shown} at step {step:,}")
-    if early and config.train.minutes and not progress.is_out_of_patience(config.train.patience):
-        display.info(f"training stopped after train.minutes = {config.train.minutes:g}; raise it to train further")
-    elif early:
-        patience = config.train.patience
-        display.info(
-            f"training stopped because {patience} validations in a row had no better {config.train.metric} "
-            f"(train.patience). To train further: dragoman train {folder} train.patience={2 * patience}"
-        )
-    elif line := longer_line(folder, config, progress):
-        display.info(line)
-    display.info(where)
+    if searches:
+        search_request(request, options, display)
+    else:
+        train_request(request, display, restart)
 
 
 @click.command()
@@ -274,7 +89,8 @@ def check(request: Request | None, options: CheckOptions, installation: bool) ->
         for line in installation_lines():
             click.echo(line)
         return
-    from dragoman.auto import check as prove
+    from dragoman.auto import check_request
+    from dragoman.training import Display
 
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
 
@@ -282,11 +98,7 @@ def check(request: Request | None, options: CheckOptions, installation: bool) ->
             display.close()  # end the progress line first
             click.echo(line)
 
-        config, reasons = resolve(request, display.preparing, despite_faults=True)
-        for reason in reasons:
-            say(reason)
-        folder = Path(request.folder) if request.what == request.folder else None  # a run that would be resumed
-        warnings = prove(config, say, options, display.preparing, folder)
+        warnings = check_request(request, options, display, say)
     click.echo(f"the run can start, but see the warnings ({warnings})" if warnings else "all is well")
 
 
@@ -322,14 +134,9 @@ def distil(
     dragoman distil runs/five --run runs/more --token-level --unlabelled words.txt
     """
     from dragoman.auto import distil as distil_run
-    from dragoman.data.readers import check_file
 
     require_search("distil", run)
-    folder = Path(student or f"{run.rstrip('/')}-student")
-    if options.unlabelled is not None:
-        check_file(Path(options.unlabelled))
-    with Display(quiet=quiet) as display:
-        lines = distil_run(run, folder, overrides, device, display, options)
-    for line in lines:
+    folder = student or f"{run.rstrip('/')}-student"
+    for line in distil_run(run, folder, *overrides, options=options, device=device, quiet=quiet):
         click.echo(line)
     click.echo(f"run folder: {folder}")

@@ -7,10 +7,10 @@ import sys
 import click
 
 from dragoman.commands.from_record import options_of
-from dragoman.commands.printing import print_message, print_warning
-from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.decoding import DecodingSettings
-from dragoman.documents import TranslatedFile, TranslateOptions
+from dragoman.commands.printing import print_message
+from dragoman.commands.settings import SettingsCommand
+from dragoman.decoding import DecodingSettings, Schema, Settings
+from dragoman.documents import TranslateOptions
 from dragoman.documents import translate as translate_files
 
 SCHEMA = Schema(
@@ -56,21 +56,10 @@ def translate(run: str, files: tuple[str, ...], options: TranslateOptions, setti
     for done in translate_files(run, files, options, settings.decoding()):
         if done.output == "-":
             sys.stdout.buffer.write(done.translation.data)
-        print_translation(done)
+        for message in done.messages():
+            print_message(message)
         failed += len(done.translation.faults)
     if failed:
         units = f"{failed:,} unit{'s' if failed > 1 else ''}"
         print_message(f"{units} could not be translated and {'are' if failed > 1 else 'is'} left as before")
         raise click.exceptions.Exit(1)
-
-
-def print_translation(done: TranslatedFile) -> None:
-    file, translation = done.file, done.translation
-    counts = ", ".join(f"{count:,} {name}" for name, count in translation.counts.items() if count) or "no text"
-    sure = sum(translation.confidences) / len(translation.confidences) if translation.confidences else None
-    quality = "" if sure is None else f"; mean token probability {sure:.0%}"
-    print_message(f"{file if done.output == '-' else done.output}: {counts}{quality}")
-    for warning in (*translation.warnings, *(f"{fault}; left as it is" for fault in translation.faults[:10])):
-        print_warning(f"{file}: {warning}")
-    if len(translation.faults) > 10:
-        print_warning(f"and {len(translation.faults) - 10:,} more")

@@ -51,6 +51,15 @@ class Correction:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def lines(self) -> Iterator[str]:
+        languages = f"{self.source_language} → {self.target_language}" if self.target_language else ""
+        version = f"version {self.version}" if self.version is not None else ""
+        about = [self.id, self.state, self.time, self.model, version, languages, self.tag and f"tag {self.tag}"]
+        yield "  ".join(filter(None, about))
+        for label, text in (("source", self.source), ("output", self.output), ("better", self.correction)):
+            if text is not None:
+                yield f"  {label}  {' '.join(text.split())}"
+
 
 STORED = {field.name for field in fields(Correction)} - {"state"}
 

@@ -40,6 +40,9 @@ from dragoman.decoding.sampling import TokenStream as TokenStream
 from dragoman.decoding.sampling import observed as observed
 from dragoman.decoding.sampling import sample_key as sample_key
 from dragoman.decoding.sampling import token_sampler as token_sampler
+from dragoman.decoding.schema import Flag as Flag
+from dragoman.decoding.schema import Schema as Schema
+from dragoman.decoding.schema import Settings as Settings
 from dragoman.decoding.scorer import Scorer as Scorer
 from dragoman.decoding.searches import limits_for as limits_for
 from dragoman.decoding.searches import search as search

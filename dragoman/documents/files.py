@@ -60,6 +60,18 @@ class TranslatedFile(NamedTuple):
     output: str
     translation: Translation
 
+    def messages(self) -> Iterator[str]:
+        """How many units were done, how sure the model is, and what went wrong."""
+        translation = self.translation
+        counts = ", ".join(f"{count:,} {name}" for name, count in translation.counts.items() if count) or "no text"
+        sure = translation.confidences
+        quality = f"; mean token probability {sum(sure) / len(sure):.0%}" if sure else ""
+        yield f"{self.file if self.output == '-' else self.output}: {counts}{quality}"
+        for warning in (*translation.warnings, *(f"{fault}; left as it is" for fault in translation.faults[:10])):
+            yield f"warning: {self.file}: {warning}"
+        if len(translation.faults) > 10:
+            yield f"warning: and {len(translation.faults) - 10:,} more"
+
 
 def translate(
     run: str | Path,

@@ -19,6 +19,10 @@ from dragoman.inference.inputs import common_constraints as common_constraints
 from dragoman.inference.labeler import Labeler as Labeler
 from dragoman.inference.labeler import MaskFiller as MaskFiller
 from dragoman.inference.labeler import labeler_of as labeler_of
+from dragoman.inference.lines import CompletedLines as CompletedLines
+from dragoman.inference.lines import PredictedLines as PredictedLines
+from dragoman.inference.lines import method_report as method_report
+from dragoman.inference.lines import unreadable_lines as unreadable_lines
 from dragoman.inference.load import load_completer as load_completer
 from dragoman.inference.load import load_labeler as load_labeler
 from dragoman.inference.load import load_predictor as load_predictor
@@ -34,9 +38,8 @@ from dragoman.inference.prediction import Picture as Picture
 from dragoman.inference.prediction import Prediction as Prediction
 from dragoman.inference.predictor import Predictor as Predictor
 from dragoman.inference.shard_jobs import ShardSettings as ShardSettings
-from dragoman.inference.shard_jobs import ShardState as ShardState
-from dragoman.inference.shard_jobs import device_of_worker as device_of_worker
-from dragoman.inference.shard_jobs import do_shards as do_shards
+from dragoman.inference.shard_jobs import predict_shards as predict_shards
+from dragoman.inference.shard_jobs import state_line as state_line
 from dragoman.inference.target_scores import TargetScore as TargetScore
 from dragoman.inference.target_scores import TokenPair as TokenPair
 from dragoman.inference.target_scores import encoded_pairs as encoded_pairs

@@ -6,13 +6,17 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from dragoman.base import ConfigError, progress
+from dragoman.base import ConfigError, DataError, progress
 from dragoman.base.config import Range, setting
 
 if TYPE_CHECKING:
+    from dragoman.data import ReadingOptions
+    from dragoman.decoding import DecodingOptions
     from dragoman.inference.shards import Job
+    from dragoman.runs import Run
 
 
 @dataclass(frozen=True)
@@ -111,3 +115,46 @@ def device_of_worker(device: str) -> str:
     if device == "auto" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return device
+
+
+def predict_shards(
+    run: Run,
+    file: str | None,
+    options: ShardSettings,
+    decoding: DecodingOptions,
+    reading: ReadingOptions,
+    *,
+    as_json: bool = False,
+    device: str = "auto",
+    warn: Callable[[str], None] = lambda line: None,
+) -> ShardState:
+    """Predict the inputs of a file in shards, one file each in `options.folder`: those that are not done yet."""
+    from dragoman.inference.shards import Job, check_input, check_run
+
+    if file is None or file == "-":
+        raise DataError("--shards needs a FILE: standard input cannot be cut into shards")
+    assert options.folder is not None
+    check_input(Path(file))
+    check_run(run, Path(file))
+    data = reading.applied(run.config.data, file, warn)
+    job = Job(
+        str(run.folder.resolve()), str(Path(file).resolve()), str(Path(options.folder).resolve()), decoding,
+        data.columns, data.header, reading.table, as_json,
+        device_of_worker(device), options.size << 20,
+    )  # fmt: skip
+    job.open()
+    state = do_shards(job, options)
+    if state.unseen:
+        shown = ", ".join(repr(text)[:40] for text in state.unseen_texts)
+        warn(f"{state.unseen:,} rows have characters or words that training did not have, such as {shown}")
+    return state
+
+
+def state_line(state: ShardState, folder: str, as_json: bool) -> str:
+    """How far the job in a folder is, and what to do next."""
+    line = f"{state.done:,} of {state.shards:,} shards done, {state.rows:,} rows"
+    if state.failed:
+        line += f", {state.failed:,} failed (reasons in {folder}/part-*.rejected.jsonl)"
+    if state.finished:
+        return f"{line}; all outputs in order: cat {folder}/part-*.{'jsonl' if as_json else 'txt'}"
+    return f"{line}; others work on the rest, or the same command goes on with it"

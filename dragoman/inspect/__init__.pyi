@@ -4,5 +4,6 @@ from dragoman.inspect.options import CalibrateOptions as CalibrateOptions
 from dragoman.inspect.options import InfoOptions as InfoOptions
 from dragoman.inspect.options import InspectOptions as InspectOptions
 from dragoman.inspect.options import ProbeOptions as ProbeOptions
+from dragoman.inspect.options import ScoringSettings as ScoringSettings
 from dragoman.inspect.options import ShortlistOptions as ShortlistOptions
 from dragoman.inspect.options import SuiteOptions as SuiteOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -126,3 +127,46 @@ class ShortlistOptions:
         None, flag="--output", metavar="FILE",
         help="file to write. [default: shortlist.safetensors in the run folder]",
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScoringSettings:
+    """What `evaluate` computes."""
+
+    metrics: tuple[str, ...] = setting(
+        (), help="metrics, such as bleu, or all; `score --help` lists them", flag="--metric"
+    )
+    intervals: bool = setting(
+        False, help="add 95 % confidence intervals, by bootstrap over segments", flag="--intervals"
+    )
+    draws: Annotated[int, Range(10, 100_000)] | None = setting(None, help="draws of the intervals; none: 1000")
+    draws_seed: Annotated[int, Range(0)] | None = setting(None, help="seed of the draws; none: 1")
+    baseline: bool = setting(
+        False,
+        help="beside every score the best of copying, memorising and the nearest training pair",
+        flag="--baseline",
+    )
+    alignment: bool = setting(False, help="show every output aligned with its reference, with S, I and D counts")
+    ngrams: bool = setting(False, help="take BLEU apart: precisions, brevity penalty, matching n-grams of every output")
+    characters: bool = setting(False, help="align characters instead of words")
+    dynamic: bool = setting(
+        False, help="language models: go on learning from the text as it is read, on one stream (dynamic evaluation)"
+    )
+    dynamic_rate: Annotated[float, Range(0.0, None)] | None = setting(None, help="its learning rate; none: 1.2e-4")
+    dynamic_decay: Annotated[float, Range(0.0, 1.0)] | None = setting(
+        None, help="how fast weights return to the trained ones; none: 0.008"
+    )
+    dynamic_segment: Annotated[int, Range(1, 10_000)] | None = setting(
+        None, help="tokens between two updates; none: 20"
+    )
+    skip_unknown: bool = setting(False, help="leave out and count examples whose labels training did not have")
+
+    def problems(self) -> Iterator[str]:
+        for name in ("draws", "draws_seed"):
+            if getattr(self, name) is not None and not self.intervals:
+                yield f"{name}: needs --intervals"
+        for name in ("dynamic_rate", "dynamic_decay", "dynamic_segment"):
+            if getattr(self, name) is not None and not self.dynamic:
+                yield f"{name}: needs evaluation.dynamic=true"
+        if self.characters and not self.alignment:
+            yield "characters: needs evaluation.alignment=true"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.base import RunError, copy_into, digest, make_folder, sync, write_text
-from dragoman.runs.folder import Run
+from dragoman.runs.folder import Run, locked
 from dragoman.training import parts_of
 
 FOLDER, LIST = "versions", "versions.json"
@@ -82,23 +82,25 @@ def add_version(run: Run, weights: Path | None, origin: str, details: dict[str, 
     return entry
 
 
-def roll_back(run: Run, number: int | None = None) -> Version:
+def roll_back(folder: str | Path, number: int | None = None) -> Version:
     """Use the weights of an earlier version again, by default of the one before; no version is lost."""
-    versions = {version.number: version for version in list_versions(run) if version.kept}
-    if not versions:
-        raise RunError(f"{run.folder}: found no versions; the run was never adapted")
-    current = current_version(run)
-    if number is None:
-        earlier = [known for known in versions if current is None or known < current.number]
-        if not earlier:
-            raise RunError(f"{run.folder}: version {min(versions)} is in use, and there is none before it")
-        number = max(earlier)
-    if number not in versions:
-        raise RunError(f"{run.folder}: found no version {number}, expected one of {', '.join(map(str, versions))}")
-    if not weights_of(run, number).is_file() or digest(weights_of(run, number)) != versions[number].digest:
-        raise RunError(f"{weights_of(run, number)}: missing or damaged; version {number} cannot be used")
-    _use(run, versions[number])
-    return versions[number]
+    run = Run(folder)
+    with locked(run.folder):
+        versions = {version.number: version for version in list_versions(run) if version.kept}
+        if not versions:
+            raise RunError(f"{run.folder}: found no versions; the run was never adapted")
+        current = current_version(run)
+        if number is None:
+            earlier = [known for known in versions if current is None or known < current.number]
+            if not earlier:
+                raise RunError(f"{run.folder}: version {min(versions)} is in use, and there is none before it")
+            number = max(earlier)
+        if number not in versions:
+            raise RunError(f"{run.folder}: found no version {number}, expected one of {', '.join(map(str, versions))}")
+        if not weights_of(run, number).is_file() or digest(weights_of(run, number)) != versions[number].digest:
+            raise RunError(f"{weights_of(run, number)}: missing or damaged; version {number} cannot be used")
+        _use(run, versions[number])
+        return versions[number]
 
 
 def _store(run: Run, versions: list[Version], weights: Path, origin: str, details: dict[str, Any]) -> Version:

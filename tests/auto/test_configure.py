@@ -29,9 +29,9 @@ from dragoman.auto.portfolio import (
     rules_table,
 )
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
+from dragoman.auto.training import longer_line
 from dragoman.base.config import dump, merge
 from dragoman.base.errors import ConfigError, DataError
-from dragoman.commands.train import longer_line
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Pairs
 from dragoman.data.readers import columns as readers

@@ -24,7 +24,7 @@ from dragoman.auto.search.trial_config import affordable_fits, planned_settings,
 from dragoman.auto.search.worker import Job, run_job, warm_rate
 from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError
-from dragoman.commands.search import Duration
+from dragoman.commands.options import Duration
 from dragoman.runs.tasks.config import load
 from dragoman.training.objectives.consistency import RDropConfig
 from tests.auto.searches import TINY, outcome

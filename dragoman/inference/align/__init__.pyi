@@ -15,3 +15,4 @@ from dragoman.inference.align.attention import memory_labels as memory_labels
 from dragoman.inference.align.attention import record_attention as record_attention
 from dragoman.inference.align.attention import token_labels as token_labels
 from dragoman.inference.align.verbs import align as align
+from dragoman.inference.align.verbs import terms as terms

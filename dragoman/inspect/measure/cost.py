@@ -78,6 +78,9 @@ class LayerCost(NamedTuple):
     seconds: float  # forward and backward
     saved: int  # bytes that the forward pass saves for the backward pass
 
+    def __str__(self) -> str:
+        return f"{self.layer:<18}{self.length:>8,}{1000 * self.seconds:>12.2f}{self.saved / 2**20:>12.2f}"
+
 
 class GrowthExponents(NamedTuple):
     """The exponents of time and memory in the length, fitted on the longer half of the lengths."""

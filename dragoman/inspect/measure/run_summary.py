@@ -24,16 +24,27 @@ from dragoman.training import BestAverageConfig, LastAverageConfig, MovingAverag
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def info(folder: str, options: InfoOptions | None = None) -> dict[str, Any]:
+class Information(dict[str, Any]):
+    """What there is to know of a run, as plain values for JSON."""
+
+    def show(self) -> None:
+        """Print it for a person, with the leaderboard of a run that a search made."""
+        print_run_information(self)
+        leaderboard = Path(self["run"]) / "leaderboard.md"
+        if leaderboard.is_file():
+            print(f"\nsearch:\n{leaderboard.read_text(encoding='utf-8').rstrip()}")
+
+
+def info(run: str | Path, options: InfoOptions | None = None) -> Information:
     """What there is to know of a run, as plain values for JSON; with `options.plot` also a picture of its training."""
     options = options or InfoOptions()
-    run = Run(folder)
+    opened = Run(run)
     if options.plot is not None:
         check_plot_path(options.plot)
-        run.check_single("--plot draws the curve of one")
-    information = run_information(folder, options.depth)
+        opened.check_single("--plot draws the curve of one")
+    information = Information(run_information(str(run), options.depth))
     if options.plot is not None:
-        draw_curves(run.metrics(), options.plot, *curve_labels(run), run.folder.resolve().name)
+        draw_curves(opened.metrics(), options.plot, *curve_labels(opened), opened.folder.resolve().name)
     return information
 
 

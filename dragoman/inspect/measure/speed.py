@@ -49,6 +49,17 @@ class Bench(NamedTuple):
     rounds: int
     speeds: Iterator[SpeedResult]
 
+    def as_dict(self) -> dict[str, Any]:
+        speeds = [result._asdict() for result in self.speeds]
+        return {"machine": machine(), "pairs": self.pairs, "rounds": self.rounds, "speeds": speeds}
+
+    def lines(self) -> Iterator[str]:
+        yield f"{machine()}; {self.pairs:,} pairs, medians of {self.rounds} rounds"
+        yield f"{'':<34}{'tokens/s':>12}{'sentences/s':>14}{'seconds a round':>22}"
+        for result in self.speeds:
+            spread = f"{result.fastest:.3f} to {result.slowest:.3f}"
+            yield f"{result.name:<34}{result.tokens:>12,.0f}{result.sentences:>14,.1f}{spread:>22}"
+
 
 def bench(run: str, files: str | Pairs | None = None, options: BenchOptions | None = None) -> Bench:
     """Measure training, then decoding, with pairs of a file or those that training set aside.

@@ -308,7 +308,7 @@ def run_size(run: Run) -> float:
     return sum(path.stat().st_size for path in own) / MEGABYTE
 
 
-def junit(results: Sequence[Result], name: str) -> bytes:
+def junit_xml(results: Sequence[Result], name: str) -> bytes:
     """The results as JUnit XML, which CI servers show."""
     failures = [result for result in results if not result.passed]
     suite = ElementTree.Element(

@@ -9,6 +9,7 @@ from dragoman.inspect.views.inspection import inspect_to as inspect_to
 from dragoman.inspect.views.inspection import open_variant as open_variant
 from dragoman.inspect.views.inspection import states_near as states_near
 from dragoman.inspect.views.inspection import variant_title as variant_title
+from dragoman.inspect.views.media_plots import attention as attention
 from dragoman.inspect.views.table import VIEWS as VIEWS
 from dragoman.inspect.views.view import View as View
 from dragoman.inspect.views.view import listed as listed

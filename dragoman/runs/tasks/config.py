@@ -17,7 +17,17 @@ from dragoman.data.tokenizers import NumbersConfig, RunTokenizerConfig
 from dragoman.runs.tasks.base import Config
 from dragoman.runs.tasks.table import TASKS
 
-__all__ = ["Config", "build", "load", "preset_names", "preset_notes", "preset_table", "preset_text"]
+__all__ = [
+    "Config",
+    "build",
+    "load",
+    "preset_listing",
+    "preset_names",
+    "preset_notes",
+    "preset_page",
+    "preset_table",
+    "preset_text",
+]
 DEFAULT_TASK = "translate"
 
 
@@ -141,3 +151,19 @@ def with_absolute_paths(config: Config) -> Config:
             vectors=absolute(config.train.vectors),
         ),
     )
+
+
+def preset_page(name: str) -> str:
+    """A preset as a file, its notes behind '#'."""
+    head, _, rest = preset_text(name).partition("\n\n")
+    return "".join(f"# {line}\n" for line in head.splitlines()) + f"\n{rest}"
+
+
+def preset_listing() -> str:
+    """One line for each preset: parameters, and what it is of."""
+    notes = {name: preset_notes(name) for name in preset_names()}
+    rows = (
+        f"{name:<25}{note['parameters'] / 1e6:>6.1f} M  {note['about']} ({note['authors']})\n"
+        for name, note in notes.items()
+    )
+    return "".join(rows)
