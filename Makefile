@@ -49,7 +49,8 @@ tests: setup
 	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 # Between two edits: lint, types, and tests that take seconds and train, predict and evaluate once, in under two minutes.
-QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py config data layers kernels reports runs)
+QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py base/config data models/layers models/kernels inspect runs/test_folder.py \
+	runs/test_plan.py)
 quick: lint types
 	$(TESTING) $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.auto import demonstration
 from dragoman.base.errors import DragomanError
 from dragoman.cli import guarded
-from dragoman.commands import demonstration
 from dragoman.exchange.web_runtime import find_runtime
 from dragoman.inspect.views.figures import new_figure, save_plot
 
