@@ -32,7 +32,9 @@ $(VENV)/.ready: $(VENV)/.demo
 demo: $(VENV)/.demo
 	PYTHONDONTWRITEBYTECODE= $(BIN)/dragoman demo
 
-test: lint types tests
+# Types and tests at the same time: mypy has one core and seldom needs it long. Where one fails, the other still ends.
+test: lint
+	$(MAKE) --no-print-directory -j 2 types tests
 
 lint: setup
 	$(BIN)/ruff check .
@@ -47,12 +49,13 @@ types: setup
 TESTING = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 tests: setup
-	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not page'
 
 # Between two edits: lint, types, and tests that take seconds and train, predict and evaluate once, in under two minutes.
-QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py config data layers kernels reports runs)
+QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py base/config data models/layers models/kernels inspect runs/test_folder.py \
+	runs/test_plan.py)
 quick: lint types
-	$(TESTING) $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
+	$(TESTING) $(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(QUICK)
 
 # The documentation site, in site/: a broken link, anchor or example is an error. `tools/build_docs.py` alone is a trial.
 $(VENV)/.docs: $(VENV)/.demo
@@ -64,11 +67,12 @@ docs: docs-test $(VENV)/.docs
 	$(BIN)/python tools/gallery.py docs/gallery
 	$(BIN)/python tools/build_docs.py
 
-# The pages: links, names of options, settings and files, and every command that they show.
+# The pages: links, names of options, settings and files, and every command that they show. `make test` leaves out the
+# tests marked `page`, which train: there, pages are compared with the outputs that were recorded.
 PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_extending.py \
 	test_decoding_page.py test_tutorials.py test_lectures.py serving/test_repl_and_docs.py)
 docs-test: setup
-	$(TESTING) $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
+	$(TESTING) $(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PAGES)
 
 # Writes the owner of the repository into every address, once: make owner OWNER=NAME
 owner:

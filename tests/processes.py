@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -42,8 +43,10 @@ def kill_children() -> None:
         child.kill()
 
 
-def run_command(arguments: list[str], environment: Mapping[str, str], streams: Mapping[int, Any]) -> None:
-    """What the child does: `python -m dragoman` with these arguments, variables and standard streams."""
+def run_command(
+    arguments: list[str], environment: Mapping[str, str], streams: Mapping[int, Any], script: Path | None
+) -> None:
+    """What the child does: `python -m dragoman`, or a script, with these arguments, variables and standard streams."""
     import torch
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,25 +61,29 @@ def run_command(arguments: list[str], environment: Mapping[str, str], streams: M
         buffering = 1 if name == "stderr" or os.isatty(number) else -1
         setattr(sys, name, os.fdopen(number, mode, buffering, "utf-8", errors, closefd=False))
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))  # torch was imported with other variables
+    sys.argv = [str(script or "dragoman"), *arguments]
+    if script is not None:
+        runpy.run_path(str(script), run_name="__main__")
+        return
     from dragoman.cli import main
 
-    sys.argv = ["dragoman", *arguments]
     main()
 
 
 class Command:
-    """`python -m dragoman …` as `subprocess.Popen` has it; `streams` are file descriptors by their number."""
+    """`python -m dragoman …` or `python SCRIPT …` as `subprocess.Popen` has it; `streams` are file descriptors."""
 
     def __init__(
-        self, arguments: Iterable[str | Path], environment: Mapping[str, str] = {}, streams: Mapping[int, int] = {}
-    ) -> None:
+        self, arguments: Iterable[str | Path], environment: Mapping[str, str] = {}, streams: Mapping[int, int] = {},
+        script: Path | None = None,
+    ) -> None:  # fmt: skip
         self.stderr: IO[str] | None = None
         given = Streams(streams)
         if 2 not in given:
             ours, given[2] = os.pipe()
             self.stderr = os.fdopen(ours, encoding="utf-8")
         variables = {**os.environ, **environment}
-        self.process = CONTEXT.Process(target=run_command, args=([*map(str, arguments)], variables, given))
+        self.process = CONTEXT.Process(target=run_command, args=([*map(str, arguments)], variables, given, script))
         self.process.start()
         if self.stderr is not None:
             os.close(given[2])

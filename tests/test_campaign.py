@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
-import subprocess
-import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -15,17 +13,20 @@ import pytest
 
 from benchmarks.campaign import invariance, soak
 from tests.conftest import quiet_machine
+from tests.processes import Command
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def script(name: str, *arguments: str) -> str:
     """Run a campaign as `make campaign` does; it must find nothing."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "benchmarks" / "campaign" / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
+        process = Command(arguments, streams={1: out.fileno()}, script=ROOT / "benchmarks" / "campaign" / name)
+        code, said = process.finish(240)
+        out.seek(0)
+        printed = out.read()
+    assert code == 0, printed + said
+    return printed
 
 
 def test_mutated_files_end_well_or_in_one_error() -> None:

@@ -36,6 +36,7 @@ def write_data() -> None:
     Path("terms.tsv").write_text("250\thundred\n", encoding="utf-8")
 
 
+@pytest.mark.page
 def test_the_guides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     write_data()

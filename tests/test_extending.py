@@ -89,6 +89,7 @@ def test_every_recipe_is_complete() -> None:
         assert hasattr(testing, laws.pop()), section[:40]
 
 
+@pytest.mark.page
 def test_every_command_of_the_page(work: Path) -> None:
     commands = commands_of_the_page()
     arguments = [[*words, *SHORT] if "train" in words else words for words in commands]

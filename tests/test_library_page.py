@@ -23,6 +23,7 @@ def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.page
 def test_our_data_and_model_in_a_loop_of_the_readers_own(tmp_path: Path) -> None:
     printed = subprocess.run([sys.executable, "examples/number_names.py"], cwd=ROOT, capture_output=True, text=True)
     pairs = printed.stdout.splitlines(keepends=True)[:300]
@@ -34,6 +35,7 @@ def test_our_data_and_model_in_a_loop_of_the_readers_own(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
+@pytest.mark.page
 def test_the_readers_own_model_in_our_search(tmp_path: Path) -> None:
     done = run(tmp_path, SCRIPTS["own_model.py"])
     assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ def test_every_command_is_in_the_table_and_the_two_of_make_are_in_the_readme() -
     assert "\n    make test " in README
 
 
+@pytest.mark.page
 def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command of the tour runs, with short training, in one process."""
     monkeypatch.chdir(tmp_path)

@@ -112,6 +112,7 @@ def marked(names: list[str], *fast: str) -> list[object]:
     return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.page
 @pytest.mark.parametrize("name", marked([name for name in NAMES if name != OWN_PROCESS], *FAST))
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -125,6 +126,7 @@ def test_source_runs(name: str, work: Path) -> None:
         assert (work / picture).stat().st_size > 1000
 
 
+@pytest.mark.page
 @pytest.mark.parametrize("name", marked(NAMES, OWN_PROCESS))
 @pytest.mark.timeout(3600)
 def test_script_runs_in_full(name: str, work: Path) -> None:

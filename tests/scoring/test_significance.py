@@ -23,11 +23,11 @@ from dragoman.scoring.significance import (
     approximate_randomisation,
     bootstrap,
     bootstrap_sums,
+    compare_to_baseline,
     exchange_sums,
     interval,
     paired_bootstrap,
 )
-from dragoman.scoring.significance import compare_to_baseline as against
 from tests.scoring.test_metrics import corpus, corrupted
 
 METRICS = metrics_for("words")
@@ -44,7 +44,7 @@ def systems(segments: int = 150) -> tuple[dict[str, list[str]], list[list[str]]]
 def test_identical_systems_do_not_differ_and_different_ones_do() -> None:
     outputs, references = systems()
     metrics = select_metrics(["all"])
-    for standing in against(outputs, references, metrics, draws=200):
+    for standing in compare_to_baseline(outputs, references, metrics, draws=200):
         metric = metrics[standing.metric]
         assert standing.score == metric.score(metric.statistics(outputs[standing.system], references))
         assert standing.interval.low <= standing.score <= standing.interval.high
@@ -70,7 +70,9 @@ def randomisation(metric: TextMetric, one: Statistics, other: Statistics, draws:
 def test_comparing_many_metrics_at_once_equals_comparing_each_alone() -> None:
     outputs, references = systems(40)
     metrics = select_metrics(["bleu", "wer", "chrf"])
-    found = {(one.metric, one.system): one for one in against(outputs, references, metrics, draws=64, seed=5)}
+    found = {
+        (one.metric, one.system): one for one in compare_to_baseline(outputs, references, metrics, draws=64, seed=5)
+    }
     for name, metric in metrics.items():
         base, other = (metric.statistics(outputs[system], references) for system in ("base", "worse"))
         drawn = [bootstrap(metric, counts, 64, 5) for counts in (other, base)]
@@ -98,7 +100,7 @@ def test_exact_randomisation_of_few_segments() -> None:
     # Differences ±2/3 in 2 of 4 exchanges of the two segments that differ.
     assert randomisation(METRICS["exact_match"], one, other, 20_000) == pytest.approx(0.5, abs=0.02)
     with pytest.raises(DataError, match="cannot score 2 hypotheses against references for 3 segments"):
-        against({"one": ["a", "b"], "other": ["a", "b"]}, [["a"]] * 3, {"exact_match": METRICS["exact_match"]})
+        compare_to_baseline({"one": ["a", "b"], "other": ["a", "b"]}, [["a"]] * 3, select_metrics(["exact_match"]))
 
 
 def test_the_interval_of_a_share_is_binomial() -> None:
@@ -137,7 +139,7 @@ def test_blocks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_comparison_is_printed_and_drawn(tmp_path: Path) -> None:
     outputs, references = systems(30)
     metrics = select_metrics(["bleu", "wer"])
-    standings = against(outputs, references, metrics, draws=50)
+    standings = compare_to_baseline(outputs, references, metrics, draws=50)
     lines = list(comparison_lines(standings, metrics))
     assert lines[0].startswith("BLEU: higher is better   nrefs:1|")
     assert sum(line.startswith("  same ") and "1.000    1.000" in line for line in lines) == 2
@@ -202,7 +204,9 @@ def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
     streams = [[texts[0] for texts in references]]
     test = PairedTest([("base", base), ("mended", mended)], {"BLEU": BLEU(force=True)}, streams, kind, n_samples=2000)
     expected = test()[1]["BLEU"][1].p_value
-    versus = against({"base": base, "mended": mended}, references, select_metrics(["bleu"]), draws=4000)[1].versus
+    versus = compare_to_baseline({"base": base, "mended": mended}, references, select_metrics(["bleu"]), draws=4000)[
+        1
+    ].versus
     assert versus is not None
     assert 0.02 < expected < 0.9
     if kind == "ar":
@@ -231,7 +235,9 @@ def test_several_systems_and_metrics_compare_as_in_sacrebleu() -> None:
     named = [("base", base), *others.items()]
     theirs = {kind: PairedTest(named, metrics, streams, kind, n_samples=2000)()[1] for kind in ("bs", "ar")}
     seen = []
-    for standing in against({"base": base, **others}, references, select_metrics(["bleu", "chrf"]), draws=4000):
+    for standing in compare_to_baseline(
+        {"base": base, **others}, references, select_metrics(["bleu", "chrf"]), draws=4000
+    ):
         if standing.versus is None:
             continue
         place = 1 + list(others).index(standing.system)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +21,7 @@ from dragoman.base.errors import DataError
 from dragoman.serving.batcher import Batcher, Busy
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.system import has_waiting, ignore_new_connections, listen
+from tests.processes import Command
 from tests.serving.conftest import Live, serving
 
 # --- the batcher
@@ -278,15 +279,14 @@ def test_tokens_and_origins(one_model: tuple[ServeConfig, Path]) -> None:
 
 def test_workers_share_a_socket(one_model: tuple[ServeConfig, Path]) -> None:
     (model,) = one_model[0].models
-    command = [sys.executable, "-m", "dragoman", "serve", model.run, "--port", "0", "--workers", "2", "--device", "cpu"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        said = next(line for line in server.stderr if "serving on" in line)
-        assert "with 2 workers" in said
-        answer = httpx.post(f"{said.split()[2]}/v1/predict", json={"input": "abc"}, timeout=60)
-        assert answer.status_code == 200
-        server.terminate()
-        assert server.wait(60) == 0
+    server = Command(["serve", model.run, "--port", "0", "--workers", "2", "--device", "cpu"])
+    assert server.stderr is not None
+    said = next(line for line in server.stderr if "serving on" in line)
+    assert "with 2 workers" in said
+    answer = httpx.post(f"{said.split()[2]}/v1/predict", json={"input": "abc"}, timeout=60)
+    assert answer.status_code == 200
+    server.send_signal(signal.SIGTERM)
+    assert server.finish(60)[0] == 0
 
 
 def test_stopping_loses_no_accepted_request(one_model: tuple[ServeConfig, Path]) -> None:

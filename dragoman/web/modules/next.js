@@ -3,7 +3,7 @@
 import { el, figure, number, onState, percent, readState, setState, shown, slider, tensor, whole } from "./core.js";
 import { bars } from "./chart.js";
 
-// The same arithmetic as `tests/analysis/tempering.py`.
+// The same arithmetic as `tests/inspect/tempering.py`.
 export function tempered(logits, rest, temperature, topK, topP) {
   const scaled = Array.from(logits, (one) => one / temperature);
   const kept = topK ? Math.min(topK, scaled.length) : scaled.length;
