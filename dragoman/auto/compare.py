@@ -175,15 +175,15 @@ def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
 
 def compare_files(files: Sequence[str], options: CompareOptions) -> Comparison:
     """Texts: REFERENCES, the baseline, and other systems."""
+    from dragoman.inspect.measure import compare_files as compare_output_files
     from dragoman.inspect.measure import compare_texts, comparison_lines
-    from dragoman.inspect.measure import scored_files as score_files
 
     options.refuse("test steps tokens minutes sentence", "goes with runs and configurations")
     references, *systems = files
     if not systems:
         raise DataError(f"nothing to compare: found {references} alone, expected references, a baseline and a system")
     draws, seed = options.draws, options.seed
-    table, standings, outputs, truth, sources = score_files.compare_files(
+    table, standings, outputs, truth, sources = compare_output_files(
         references, systems, options.metrics, options.units, draws, seed, options.plot, options.source
     )
     views = () if options.output is None else compare_texts(outputs, truth, table, draws, seed, sources)

@@ -14,7 +14,9 @@ from pathlib import Path, PurePosixPath
 from dragoman.base import ConfigError, __version__
 from dragoman.data.tokenizers import SubwordTokenizer
 from dragoman.exchange.minisbd import write_splitter
-from dragoman.inference.engine import Exporter, ctranslate2, ctranslate2_export, encoder_decoder
+from dragoman.inference.engine import Exporter, encoder_decoder, greedy_tokens
+from dragoman.inference.engine import blockers as ctranslate2_blockers
+from dragoman.inference.engine import export as export_ctranslate2
 from dragoman.runs import Run
 
 
@@ -27,7 +29,7 @@ class ArgosExporter(Exporter):
 
     def blockers(self, run: Run) -> list[str]:
         """What CTranslate2 cannot run, and tokenizers other than one SentencePiece model for both sides."""
-        reasons = ctranslate2.blockers(run.config.model)
+        reasons = ctranslate2_blockers(run.config.model)
         source, target = run.tokenizers()
         for side, tokenizer in (("source", source), ("target", target)):
             if not isinstance(tokenizer, SubwordTokenizer):
@@ -58,7 +60,7 @@ class ArgosExporter(Exporter):
         top = f"translate-{codes[0]}_{codes[1]}"
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, zipfile.ZipFile(path, "w") as archive:
             folder = Path(scratch) / "model"
-            ctranslate2_export.export(encoder_decoder(run), (source, source), folder, options.get("precision", "int8"))
+            export_ctranslate2(encoder_decoder(run), (source, source), folder, options.get("precision", "int8"))
             archive.writestr(f"{top}/metadata.json", json.dumps(metadata, indent=2))
             archive.writestr(f"{top}/sentencepiece.model", source.model)
             splitter = Path(scratch) / "rules.onnx"
@@ -72,4 +74,4 @@ class ArgosExporter(Exporter):
             for member in archive.namelist():
                 if PurePosixPath(member).parent.name == "model":
                     (Path(scratch) / PurePosixPath(member).name).write_bytes(archive.read(member))
-            return ctranslate2_export.greedy_tokens(run, Path(scratch), sources)
+            return greedy_tokens(run, Path(scratch), sources)

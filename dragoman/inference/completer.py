@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from dragoman.base import ConfigError, DataError, RunError
 from dragoman.base import config as settings
-from dragoman.data import Example, split
+from dragoman.data import Example
+from dragoman.data import read_examples as read_files
 from dragoman.data.tokenizers import EOS, UNK
 from dragoman.decoding import Hypothesis, check_at_least, continue_greedily, replace_from_keywords, split_at_eos
 from dragoman.decoding.constraints import ConstrainedInput
@@ -394,7 +395,7 @@ class Completer(LoadedRun):
     def _training_text(self, segment: int) -> NDArray[np.int32]:
         """The beginning of the training data, as long as statistics of gradients need it."""
         data, tokens, length = self.config.data, [np.array([EOS], np.int32)], 0
-        items = split.read_examples(data, data.train, example_format=self.run.task.example_format(self.config))
+        items = read_files(data, data.train, example_format=self.run.task.example_format(self.config))
         lines = (item.references[0] for item in items if isinstance(item, Example))
         while length < STREAMS * BATCHES * segment and (block := list(islice(lines, LINES))):
             tokens.append(self._tokens(block))

@@ -17,7 +17,7 @@ from dragoman.models import Encoder, EncoderDecoderConfig
 from dragoman.models.encoders import TorchvisionConfig, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.runs.tasks.config import Config
-from dragoman.training import transfer
+from dragoman.training import EMBEDDING_TABLES, TransferReport, all_named_weights, load_parts, load_whole_model
 
 # Settings that do not change the meaning of a weight, though they may change how many there are.
 HARMLESS = re.compile(r"dropout$|layers$|max_positions$")
@@ -82,20 +82,20 @@ def load_torchvision_weights(model: nn.Module) -> list[str]:
     return [f"starts with {line}" for line in lines if line]
 
 
-def load_start_run(config: Config, model: nn.Module, corpus: Corpus) -> transfer.TransferReport:
+def load_start_run(config: Config, model: nn.Module, corpus: Corpus) -> TransferReport:
     """Load the best weights of train.start_from, or parts of them, into a new model."""
     start = config.train.pretrained
     assert start is not None
     run = Run(start.run)
     theirs, ours = run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer)
-    weights = transfer.all_named_weights(run.model(torch.device("cpu")))
+    weights = all_named_weights(run.model(torch.device("cpu")))
     same_kind = run.config.task == config.task and type(run.config.model) is type(config.model)
     if isinstance(config.train.start_from, str) and same_kind:
-        return transfer.load_whole_model(model, weights, theirs, ours, start.run)
-    return transfer.load_parts(model, weights, theirs, ours, start)
+        return load_whole_model(model, weights, theirs, ours, start.run)
+    return load_parts(model, weights, theirs, ours, start)
 
 
-def settings_mismatch(config: Config, report: transfer.TransferReport) -> str:
+def settings_mismatch(config: Config, report: TransferReport) -> str:
     """How the settings of the loaded parts differ from those they were trained with; empty if they do not.
 
     Weights may fit and yet mean something else, such as those of attention with another number of heads.
@@ -106,7 +106,7 @@ def settings_mismatch(config: Config, report: transfer.TransferReport) -> str:
     their_names = {ours: theirs for theirs, _, ours in (part.partition(":") for part in start.parts) if ours}
     parts: dict[str, str] = {}  # our name of each loaded part → their name
     for name in report.loaded:
-        if not fnmatchcase(name, transfer.EMBEDDING_TABLES):  # an embedding means the same in every model
+        if not fnmatchcase(name, EMBEDDING_TABLES):  # an embedding means the same in every model
             ours = next((part for part in their_names if f"{name}.".startswith(f"{part}.")), name.partition(".")[0])
             parts[ours] = their_names.get(ours, ours)
     changed: list[str] = []

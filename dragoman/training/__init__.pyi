@@ -46,7 +46,12 @@ from dragoman.training.trainer import WEIGHTS as WEIGHTS
 from dragoman.training.trainer import Fitter as Fitter
 from dragoman.training.trainer import Pause as Pause
 from dragoman.training.trainer import Trainer as Trainer
+from dragoman.training.transfer import EMBEDDING_TABLES as EMBEDDING_TABLES
+from dragoman.training.transfer import TransferReport as TransferReport
+from dragoman.training.transfer import all_named_weights as all_named_weights
+from dragoman.training.transfer import load_parts as load_parts
 from dragoman.training.transfer import load_vectors as load_vectors
+from dragoman.training.transfer import load_whole_model as load_whole_model
 from dragoman.training.transfer import vector_tables as vector_tables
 from dragoman.training.validation import GeneralText as GeneralText
 from dragoman.training.validation import LabelValidator as LabelValidator

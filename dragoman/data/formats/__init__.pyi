@@ -1,5 +1,13 @@
 from dragoman.data.formats.base import ExampleFormat as ExampleFormat
 from dragoman.data.formats.base import Row as Row
+from dragoman.data.formats.labels import LabelFormat as LabelFormat
+from dragoman.data.formats.labels import MediaLabelFormat as MediaLabelFormat
+from dragoman.data.formats.labels import MediaNumberFormat as MediaNumberFormat
+from dragoman.data.formats.labels import MediaTagFormat as MediaTagFormat
+from dragoman.data.formats.labels import NumberFormat as NumberFormat
+from dragoman.data.formats.labels import SeriesFormat as SeriesFormat
+from dragoman.data.formats.labels import SeriesLabelFormat as SeriesLabelFormat
+from dragoman.data.formats.labels import SeriesTagFormat as SeriesTagFormat
 from dragoman.data.formats.labels import TagFormat as TagFormat
 from dragoman.data.formats.labels import frame_tags as frame_tags
 from dragoman.data.formats.media import CAPTIONS as CAPTIONS

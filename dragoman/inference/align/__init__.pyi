@@ -14,5 +14,12 @@ from dragoman.inference.align.attention import cross_attention_weights as cross_
 from dragoman.inference.align.attention import memory_labels as memory_labels
 from dragoman.inference.align.attention import record_attention as record_attention
 from dragoman.inference.align.attention import token_labels as token_labels
+from dragoman.inference.align.ctc_alignment import MediaFeatures as MediaFeatures
+from dragoman.inference.align.ctc_alignment import align_emissions as align_emissions
+from dragoman.inference.align.ctc_alignment import ctc_emissions as ctc_emissions
+from dragoman.inference.align.ctc_alignment import media_codec as media_codec
+from dragoman.inference.align.ctc_alignment import read_media as read_media
+from dragoman.inference.align.ctc_alignment import require_transcriber as require_transcriber
+from dragoman.inference.align.ctc_alignment import transcribe as transcribe
 from dragoman.inference.align.verbs import align as align
 from dragoman.inference.align.verbs import terms as terms

@@ -13,6 +13,7 @@ from dragoman.inspect.measure.run_summary import info as info
 from dragoman.inspect.measure.score_plots import draw_learning_curve as draw_learning_curve
 from dragoman.inspect.measure.score_report import score_lines as score_lines
 from dragoman.inspect.measure.scored_files import check_apart as check_apart
+from dragoman.inspect.measure.scored_files import compare_files as compare_files
 from dragoman.inspect.measure.scored_files import score_alignment as score_alignment
 from dragoman.inspect.measure.scored_files import score_files as score_files
 from dragoman.inspect.measure.scored_files import taken_apart as taken_apart

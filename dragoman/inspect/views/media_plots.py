@@ -19,8 +19,19 @@ from dragoman.data import Fault
 from dragoman.data.media import COLOURS, LineImageConfig, PictureConfig
 from dragoman.data.tokenizers import PAD
 from dragoman.inference import Predictor, UnseenInputs, load_predictor
-from dragoman.inference.align import AlignedSpan, AttentionMap, attention_map, cross_attention_weights
-from dragoman.inference.align import ctc_alignment as ctc
+from dragoman.inference.align import (
+    AlignedSpan,
+    AttentionMap,
+    MediaFeatures,
+    align_emissions,
+    attention_map,
+    cross_attention_weights,
+    ctc_emissions,
+    media_codec,
+    read_media,
+    require_transcriber,
+    transcribe,
+)
 from dragoman.inspect.options import AttentionOptions
 from dragoman.inspect.views.figures import (
     INK,
@@ -191,11 +202,11 @@ def draw_caption_attention(predictor: Predictor, locations: Sequence[str], path:
 def draw_ctc_alignments(predictor: Predictor, locations: Sequence[str], path: str) -> list[Path]:
     """One plot per file: features, CTC probabilities and the run's transcript, aligned."""
     files = []
-    for file in ctc.read_media(predictor, locations):
+    for file in read_media(predictor, locations):
         if isinstance(file, Fault):
             raise DataError(str(file))
         files.append(file)
-    texts = ctc.transcribe(predictor, locations, files)
+    texts = transcribe(predictor, locations, files)
     paths = []
     for number, (location, file, text) in enumerate(zip(locations, files, texts, strict=True), 1):
         name = Path(location.rpartition("::")[2]).name
@@ -204,13 +215,13 @@ def draw_ctc_alignments(predictor: Predictor, locations: Sequence[str], path: st
     return paths
 
 
-def draw_ctc_alignment(predictor: Predictor, name: str, file: ctc.MediaFeatures, text: str, path: Path) -> Path:
+def draw_ctc_alignment(predictor: Predictor, name: str, file: MediaFeatures, text: str, path: Path) -> Path:
     """The features above; below, the probability of any token at each CTC position and the aligned words."""
-    line = isinstance(ctc.media_codec(predictor)[1], LineImageConfig)
-    emissions = ctc.ctc_emissions(predictor, [file])
-    alignment = next(ctc.align_emissions(predictor, [file], [text], emissions))
+    line = isinstance(media_codec(predictor)[1], LineImageConfig)
+    emissions = ctc_emissions(predictor, [file])
+    alignment = next(align_emissions(predictor, [file], [text], emissions))
     any_token = 1 - emissions.log_probabilities[0, :, PAD].float().exp().cpu().numpy()
-    size = ctc.require_transcriber(predictor).stride * file.frame_size
+    size = require_transcriber(predictor).stride * file.frame_size
     pixels = np.asarray(file.features, np.float32).T
     high, end = pixels.shape[0], pixels.shape[1] * file.frame_size
     aligned = [(word, span) for word, span in alignment.words if span is not None]

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from dragoman.base import ConfigError
 from dragoman.base.config import Table, imported, setting
 from dragoman.data import SourceReader
-from dragoman.data.formats import ExampleFormat
-from dragoman.data.formats import labels as label_formats
+from dragoman.data.formats import (
+    ExampleFormat,
+    LabelFormat,
+    MediaLabelFormat,
+    MediaNumberFormat,
+    MediaTagFormat,
+    NumberFormat,
+    SeriesFormat,
+    SeriesLabelFormat,
+    SeriesTagFormat,
+    TagFormat,
+)
 from dragoman.data.media import PictureConfig, extractor_of
 from dragoman.data.tokenizers import PAD, NumberScaler, NumbersConfig, Tokenizer
 from dragoman.decoding import LabelDecoder, NumberDecoder, TagDecoder
@@ -21,7 +31,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from dragoman.data import Corpus, collate
+    from dragoman.data import (
+        Collator,
+        ColumnCollator,
+        Corpus,
+        SourceCollator,
+    )
     from dragoman.training import Validator
 
 # Nothing here imports torch before a network needs it: a fitted model predicts without.
@@ -97,19 +112,24 @@ def read_tokenizer(config: Config, source: SourceReader) -> SourceReader:
     return source.innermost if pretrained else source
 
 
-def source_collator(config: Config, source: SourceReader) -> collate.SourceCollator:
-    from dragoman.data import collate
+def source_collator(config: Config, source: SourceReader) -> SourceCollator:
+    from dragoman.data import (
+        ConcatenatedTextsCollator,
+        SeparateTextsCollator,
+        SeriesCollator,
+        TokenCollator,
+    )
 
     if source.reads_files:
         return extractor_of(source).collator
     if isinstance(config.tokenizer.source, NumbersConfig):
-        return collate.SeriesCollator(source.channels)
+        return SeriesCollator(source.channels)
     if getattr(config.model, "texts", "joined") == "apart":
         assert source.separator is not None
-        return collate.SeparateTextsCollator(source.separator)
+        return SeparateTextsCollator(source.separator)
     if source.separator is not None and read_tokenizer(config, source) is not source:
-        return collate.ConcatenatedTextsCollator(source.separator, getattr(encoder_of(config), "separators", 1))
-    return collate.TokenCollator()
+        return ConcatenatedTextsCollator(source.separator, getattr(encoder_of(config), "separators", 1))
+    return TokenCollator()
 
 
 class LabelTask(Task):
@@ -118,7 +138,7 @@ class LabelTask(Task):
     models: ClassVar[Table[str, ModelEntry]]
     formats: ClassVar[tuple[ExampleFormat, ExampleFormat, ExampleFormat]]  # of texts, series and media
 
-    def target_collator(self) -> collate.ColumnCollator:
+    def target_collator(self) -> ColumnCollator:
         """How target rows become a tensor."""
         raise NotImplementedError
 
@@ -126,7 +146,7 @@ class LabelTask(Task):
         source, (text, series, media) = config.tokenizer.source, self.formats
         return series if isinstance(source, NumbersConfig) else media if isinstance(source, MEDIA) else text
 
-    def collator(self, config: Config, source: SourceReader) -> collate.Collator:
+    def collator(self, config: Config, source: SourceReader) -> Collator:
         from dragoman.data import Collator
 
         return Collator(source_collator(config, source), self.target_collator())
@@ -193,7 +213,7 @@ class Classify(LabelTask):
 
     config = ClassifyConfig
     models = CLASSIFIERS
-    formats = (label_formats.LabelFormat(), label_formats.SeriesLabelFormat(), label_formats.MediaLabelFormat())
+    formats = (LabelFormat(), SeriesLabelFormat(), MediaLabelFormat())
     head_decoder = LabelDecoder()
     loss_unit = "example (nats)"
     starter = Starter(
@@ -226,7 +246,7 @@ class Classify(LabelTask):
         "model: a bidirectional LSTM of 64 over the numbers with attention pooling, because every source is a series",
     )
 
-    def target_collator(self) -> collate.ColumnCollator:
+    def target_collator(self) -> ColumnCollator:
         from dragoman.data import ScalarCollator
 
         return ScalarCollator()
@@ -257,7 +277,7 @@ class Regress(LabelTask):
 
     config = RegressConfig
     models = REGRESSORS
-    formats = (label_formats.NumberFormat(), label_formats.SeriesFormat(), label_formats.MediaNumberFormat())
+    formats = (NumberFormat(), SeriesFormat(), MediaNumberFormat())
     head_decoder = NumberDecoder()
     loss_unit = "number (squared error)"
     starter = Starter(
@@ -288,7 +308,7 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
-    def target_collator(self) -> collate.ColumnCollator:
+    def target_collator(self) -> ColumnCollator:
         import torch
 
         from dragoman.data import ScalarCollator
@@ -308,7 +328,7 @@ class Regress(LabelTask):
 
     def example_format(self, config: Config) -> ExampleFormat:
         is_kalman = config.model.kind == "kalman"  # it reads series with gaps
-        return label_formats.SeriesFormat(missing=True) if is_kalman else super().example_format(config)
+        return SeriesFormat(missing=True) if is_kalman else super().example_format(config)
 
 
 @dataclass(frozen=True)
@@ -339,7 +359,7 @@ class Tag(LabelTask):
 
     config = TagConfig
     models = TAGGERS
-    formats = (label_formats.TagFormat(), label_formats.SeriesTagFormat(), label_formats.MediaTagFormat())
+    formats = (TagFormat(), SeriesTagFormat(), MediaTagFormat())
     head_decoder = TagDecoder()
     loss_unit = "word (nats)"
     starter = Starter(
@@ -376,7 +396,7 @@ class Tag(LabelTask):
         "model: a bidirectional LSTM of 64 over the numbers, because every source is a series",
     )
 
-    def target_collator(self) -> collate.ColumnCollator:
+    def target_collator(self) -> ColumnCollator:
         from dragoman.data import TagCollator
 
         return TagCollator()
