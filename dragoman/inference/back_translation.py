@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from dragoman.base import ConfigError, DataError, atomic_write, check_output, is_watched, progress
 from dragoman.base.config import Range, build, setting
 from dragoman.data import FaultError, check_text
-from dragoman.data.readers import count_lines, pair_line, read_lines
+from dragoman.data.readers import count_lines, pair_line
 
 if TYPE_CHECKING:
     from dragoman.decoding import DecodingOptions
@@ -55,10 +55,12 @@ def back_translate(
 ) -> Counter[str]:
     """Write a pair for every line of target text that gets a usable source from `run`, a model of the other direction.
 
+    `file` is read as the inputs of `run` are: its first column, or the field of its sources, in a table.
     Returns the number of pairs, and of the lines without one by the reason.
     """
     from dragoman.decoding import DecodingOptions, Sampling
     from dragoman.inference.load import load_predictor
+    from dragoman.inference.opened_inputs import open_inputs, warn_user
 
     decoding = replace(decoding or DecodingOptions(), scores=False)
     given = {name: value for name in ("temperature", "top_k") if (value := getattr(options, name)) is not None}
@@ -72,8 +74,8 @@ def back_translate(
     if suffix not in (".tsv", ".jsonl"):
         raise ConfigError(f"--output {options.output}: expected .tsv or .jsonl")
     check_output(options.output, (file,), "--output")
-    lines = read_lines(file)
     predictor = load_predictor(run, options.device, decoding)
+    inputs = open_inputs(predictor.run, Path(file), warn=on_warning or warn_user)
     noise = Noise(seed=options.seed) if options.method == "noise" else None
     with (
         progress("lines", count_lines(file) if is_watched() else None) as done,
@@ -81,7 +83,7 @@ def back_translate(
         beside.open("w", encoding="utf-8", newline="\n") as out,
     ):
         work = BackTranslation(predictor, options.mark, noise, done, on_warning)
-        for source, target in work.pairs(lines):
+        for source, target in work.pairs(item.text for item in inputs):
             out.write(pair_line(source, target, as_object=suffix == ".jsonl"))
         if not work.counts["pairs"]:
             raise DataError(f"{file}: no line gave a pair ({dict(work.counts) or 'it is empty'})")

@@ -22,7 +22,7 @@ from dragoman.inference.align.word_alignment import WINDOW, RawAligner, Term, To
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.load import load_predictor
-from dragoman.inference.opened_inputs import check_reading
+from dragoman.inference.opened_inputs import check_reading, open_inputs
 from dragoman.inference.pipeline import stream_outputs
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import QUIET, pair_inputs
@@ -97,9 +97,9 @@ def text_pairs(predictor: Predictor, pairs: Data, options: AlignOptions) -> list
             raise DataError(
                 "--predict reads sources alone, from FILE or standard input: leave out --source and --target"
             )
-        sources = list(read_lines(pairs)) if pairs is None or isinstance(pairs, str) else list(pairs)
+        sources = list(open_inputs(predictor.run, Path(pairs) if isinstance(pairs, str) else pairs))
         outputs = predictor.stream(sources, tag=options.tag)
-        return [(text, " ".join(output.text.splitlines())) for text, output in zip(sources, outputs, strict=True)]
+        return [(item.text, " ".join(output.text.splitlines())) for item, output in zip(sources, outputs, strict=True)]
     if pairs is None:
         raise DataError(
             "name either FILE or both --source and --target, or add --predict to align what the run outputs"
