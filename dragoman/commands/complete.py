@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.base import DataError, progress
-from dragoman.base.config import Range, setting
+from dragoman.base import ConfigError, DataError, progress
+from dragoman.base.config import fields_of, setting
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.inputs import read_examples
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_prompt, print_unseen, print_warning
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.data import Pairs
-from dragoman.decoding import MAX_SAMPLES, MAX_TOKENS
+from dragoman.inference import CompletionOptions, CompletionSettings
 
 if TYPE_CHECKING:
     from dragoman.runs import Run
@@ -28,29 +27,13 @@ WINDOW = 1024  # prompts read ahead
 
 
 @dataclass(frozen=True)
-class CompleteSettings:
-    """How prompts are continued."""
+class MethodSetting:
+    """The choice of tokens, which Python gives as `CompletionOptions.sampling`."""
 
-    max_length: Annotated[int, Range(1, MAX_TOKENS)] = setting(
-        100, help="maximum number of new tokens", flag="--max-length"
-    )
-    one_line: bool = setting(
-        False, help="stop at the end of the line; without it the text continues", flag="--one-line"
-    )
-    samples: Annotated[int, Range(1, MAX_SAMPLES)] = setting(
-        1, help="texts for every prompt; needs --sample", flag="--samples"
-    )
     method: Any = setting(None, help="how tokens are chosen; none: greedy")
-    allow_unknown: bool = setting(False, help="read words outside the vocabulary as <unk>")
-    batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="prompts in a batch", flag="--batch-size")
-
-    def problems(self) -> Iterator[str]:
-        """Several texts of greedy search, which has one."""
-        if self.samples > 1 and self.method is None:
-            yield "samples: needs --sample"
 
 
-SCHEMA = Schema(CompleteSettings, kinds=("sampling",))
+SCHEMA = Schema(CompletionSettings, MethodSetting, kinds=("sampling",))
 
 
 @click.command(cls=SettingsCommand, schema=SCHEMA, several="prompts", keep_unknown=True)
@@ -81,16 +64,12 @@ def complete(
     Each line of a FILE.jsonl is a text or an object with "source". Such a prompt may have several lines, with "\\n"
     between them.
     """
-    from dragoman.inference import CompletionOptions, StreamOptions, UnseenInputs, load_completer, open_inputs
+    from dragoman.inference import StreamOptions, UnseenInputs, load_completer, open_inputs
 
-    options = CompletionOptions(
-        settings.max_length,
-        settings.method,
-        settings.samples,
-        settings.one_line,
-        settings.allow_unknown,
-        settings.batch_size,
-    )
+    if settings.samples > 1 and settings.method is None:
+        raise ConfigError(f"{settings.spelled['samples']}: needs --sample")
+    given = {name: getattr(settings, name) for name in fields_of(CompletionSettings)}
+    options = CompletionOptions(**given, sampling=settings.method)
     if prompts and file is not None:
         raise DataError(f"found {len(prompts)} PROMPT and --file {file}, expected one of them")
     typed = not prompts and file in (None, "-")
