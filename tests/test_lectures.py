@@ -17,7 +17,7 @@ from dragoman.base import config as settings
 from dragoman.runs import train
 from dragoman.runs.tasks.config import build
 from tests.conftest import call, quiet_machine
-from tests.tasks import test_media_end_to_end as media
+from tests.runs.tasks import test_media_end_to_end as media
 from tests.web.test_every_task import CASES, MEDIA, RECURRENT, table, write_data
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "lectures.md"

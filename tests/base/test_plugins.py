@@ -108,7 +108,7 @@ def test_no_module_of_the_package_reads_a_table_while_it_is_imported() -> None:
     """The first read loads the plug-ins, and these import modules of the package."""
     script = """
 import importlib, pkgutil, dragoman
-from dragoman import plugins
+from dragoman.base import plugins
 for module in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
     if not module.name.endswith(("__main__", "_triton")):
         importlib.import_module(module.name)

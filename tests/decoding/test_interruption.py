@@ -125,9 +125,9 @@ def test_without_a_caller_nothing_is_interrupted() -> None:
 def test_labels_and_prompts_end(tmp_path: Path, cached: Path) -> None:
     from dragoman.inference.completion import CompletionOptions
     from dragoman.inference.load import load_run
+    from tests.runs.tasks import test_labels_end_to_end as labels
+    from tests.runs.tasks import test_language_model as language_models
     from tests.serving.tiny_runs import quick
-    from tests.tasks import test_labels_end_to_end as labels
-    from tests.tasks import test_language_model as language_models
 
     labels.write_data(tmp_path)
     (tmp_path / "text.txt").write_text(language_models.some_text(200, 1), encoding="utf-8")

@@ -57,7 +57,7 @@ from dragoman.models.layers.embeddings import TokenEmbedding
 from dragoman.models.layers.positions import ABSOLUTE_POSITIONS, RELATIVE_POSITIONS
 from dragoman.models.layers.rnn_attention import RNNAttentionConfig
 from dragoman.models.registry import DECODERS, ENCODERS, has_attention
-from tests.analysis.tempering import tempered
+from tests.inspect.tempering import tempered
 
 WORDS, SPACE = 13, 7
 SOURCE, TARGET = [5, 6, 8, 9, 10], [4, 5, 6, 11]

@@ -32,7 +32,7 @@ from dragoman.models.layers.cells import GRUConfig
 from dragoman.models.layers.embeddings import TokenEmbedding, WordDropout
 from dragoman.runs.tasks import config as configuration
 from tests.conftest import call, write_rows
-from tests.layers.test_convolution import plain_word
+from tests.models.layers.test_convolution import plain_word
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 SPACE = 5

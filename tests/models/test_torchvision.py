@@ -18,7 +18,7 @@ from dragoman.runs.pretrained import load_torchvision_weights
 from dragoman.runs.tasks.config import build
 from tests.models import torchvision_stand_in
 from tests.models.torchvision_stand_in import get_model, stand_in
-from tests.tasks.test_media_end_to_end import table, write_data
+from tests.runs.tasks.test_media_end_to_end import table, write_data
 
 SIDE = 16
 

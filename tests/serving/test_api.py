@@ -14,8 +14,8 @@ import pytest
 import dragoman
 from dragoman.inference.load import load_run
 from tests.conftest import words
+from tests.runs.tasks import test_labels_end_to_end as labels
 from tests.serving.conftest import Live
-from tests.tasks import test_labels_end_to_end as labels
 
 
 def test_neighbours_change_no_answer(live: Live, runs: dict[str, Path]) -> None:

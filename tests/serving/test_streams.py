@@ -15,9 +15,9 @@ from dragoman.base import config as settings
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.streaming import TextStream, cut
 from tests.conftest import quiet_machine
+from tests.runs.tasks import test_language_model as language_models
 from tests.serving.conftest import Live, serving
 from tests.serving.tiny_runs import quick
-from tests.tasks import test_language_model as language_models
 
 TOKENIZERS: dict[str, dict[str, Any]] = {
     "characters": {"kind": "characters"},

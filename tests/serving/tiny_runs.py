@@ -11,10 +11,10 @@ from dragoman.runs import train
 from dragoman.runs.tasks.config import build
 from dragoman.training.display import Display
 from tests.conftest import QUICK, SMALL, call, quiet_machine, words, write_rows
-from tests.tasks import test_labels_end_to_end as labels
-from tests.tasks import test_language_model as language_models
-from tests.tasks import test_masked_language_model as masked
-from tests.tasks import test_media_end_to_end as media
+from tests.runs.tasks import test_labels_end_to_end as labels
+from tests.runs.tasks import test_language_model as language_models
+from tests.runs.tasks import test_masked_language_model as masked
+from tests.runs.tasks import test_media_end_to_end as media
 
 
 def quick(table: dict[str, Any], folder: Path) -> Path:

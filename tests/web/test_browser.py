@@ -23,8 +23,8 @@ from dragoman.inspect.views.next_tokens import next_tokens
 from dragoman.inspect.views.view import packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
-from tests.analysis.tempering import tempered
 from tests.conftest import TrainedFolder, quiet_machine
+from tests.inspect.tempering import tempered
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = [

@@ -30,8 +30,8 @@ from dragoman.runs.tasks.config import build
 from dragoman.runs.tasks.table import TASKS
 from dragoman.web.page import page_data, plain
 from tests.conftest import call, quiet_machine, words
-from tests.tasks import test_media_end_to_end as media
-from tests.tasks.test_masked_language_model import BERT, sentence
+from tests.runs.tasks import test_media_end_to_end as media
+from tests.runs.tasks.test_masked_language_model import BERT, sentence
 from tests.web.test_browser import Opened, browser, compared, playwright, pytestmark, written  # noqa: F401
 
 pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")

@@ -14,8 +14,8 @@ from dragoman.models.kernels import fused_rnn
 from dragoman.models.kernels.deferred_gradients import deferred_gradients
 from dragoman.models.layers.cells import build_cell
 from dragoman.models.layers.recurrence import Cell, CellState, all_states, plain_loop, run, unrolled
-from tests.kernels.helpers import largest_error, needs_gpu, on_every_device
-from tests.layers.test_cells import CASES, every_cell
+from tests.models.kernels.helpers import largest_error, needs_gpu, on_every_device
+from tests.models.layers.test_cells import CASES, every_cell
 
 ROWS, STEPS, INPUTS, WIDTH = 4, 5, 6, 24
 

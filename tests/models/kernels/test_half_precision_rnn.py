@@ -20,7 +20,7 @@ from dragoman.models.kernels.torch_rnn import (
 )
 from dragoman.models.layers.cells import GRUConfig, LSTMConfig, RNNConfig, build_cell
 from dragoman.models.layers.recurrence import Cell, plain_loop
-from tests.kernels.helpers import needs_gpu
+from tests.models.kernels.helpers import needs_gpu
 
 CELLS = {"rnn": RNNConfig(), "relu": RNNConfig("relu"), "lstm": LSTMConfig(), "gru": GRUConfig()}
 INPUTS, WIDTH, ROWS, STEPS = 5, 6, 3, 4

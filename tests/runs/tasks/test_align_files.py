@@ -15,7 +15,7 @@ import dragoman
 from dragoman.inference.align.ctc_alignment import MediaFeatures, force_align, read_media
 from dragoman.inference.load import load_predictor
 from tests.conftest import call
-from tests.tasks.test_media_end_to_end import RATE, manifest, recording, trained
+from tests.runs.tasks.test_media_end_to_end import RATE, manifest, recording, trained
 
 
 @pytest.fixture(scope="module")
