@@ -123,7 +123,7 @@ _LATE = {
     "ScoreOptions": "dragoman.scoring.options",
     "Scores": "dragoman.scoring.report",
     "align": "dragoman.inference.align.verbs",
-    "ServeOptions": "dragoman.serving.start",
+    "ServeOptions": "dragoman.serving.config",
     "TranslateOptions": "dragoman.documents.files",
     "back_translate": "dragoman.inference.back_translation",
     "clean": "dragoman.data.cleaning.cleaner",
@@ -136,7 +136,7 @@ _LATE = {
     "score": "dragoman.scoring.report",
     "score_alignment": "dragoman.inspect.measure.scored_files",
     "score_files": "dragoman.inspect.measure.scored_files",
-    "serve": "dragoman.serving.start",
+    "serve": "dragoman.serving.config",
     "translate": "dragoman.documents.files",
 }
 

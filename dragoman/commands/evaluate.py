@@ -119,7 +119,7 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     model goes on learning from what it has read (Krause et al. 2018). A run that transcribes or captions reads a
     manifest: the path of a recording or picture, then its text or texts.
     """
-    from dragoman.inference import baselines_of, check_reading, load_labeler, load_predictor, metric_names
+    from dragoman.inference import baselines_of, check_reading, labeler_of, load_predictor, metric_names
     from dragoman.inspect.measure import check_apart
     from dragoman.runs import Run
     from dragoman.scoring import select_metrics
@@ -150,7 +150,7 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
         arguments |= {"intervals": scoring.intervals, **draws}
     else:
         refuse_options(opened, EVALUATE_ARGUMENTS, 'is for runs that output texts; {run} has task = "{task}"')
-        loaded = load_labeler(opened, device)
+        loaded = labeler_of(opened, device)
         if output is not None and not loaded.writes:
             raise ConfigError(f'--output: task = "{opened.task.name}" has scores, but no answers to write')
         arguments |= {"batch_size": settings.batch_size, "skip_unknown": scoring.skip_unknown}

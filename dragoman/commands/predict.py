@@ -195,11 +195,11 @@ class InputLines:
 
 
 def write_predictions(lines: InputLines, options: DecodingOptions, beam_trace: str | None, device: str) -> None:
-    from dragoman.inference import Predictor, load_labeler
+    from dragoman.inference import Predictor, labeler_of
 
     texts, run = lines.texts(options), lines.run
     searches = run.task.head_decoder is None
-    predictor: Any = Predictor(run, device, options) if searches else load_labeler(run, device)
+    predictor: Any = Predictor(run, device, options) if searches else labeler_of(run, device)
     arguments = {} if searches else {"batch_size": options.batch_size}
     if options.method is not None and options.method.exact:
         lines.shown["probability"] = True

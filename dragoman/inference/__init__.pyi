@@ -21,7 +21,6 @@ from dragoman.inference.labeler import Labeler as Labeler
 from dragoman.inference.labeler import MaskFiller as MaskFiller
 from dragoman.inference.labeler import labeler_of as labeler_of
 from dragoman.inference.load import load_completer as load_completer
-from dragoman.inference.load import load_labeler as load_labeler
 from dragoman.inference.load import load_predictor as load_predictor
 from dragoman.inference.load import load_run as load_run
 from dragoman.inference.loaded import LoadedRun as LoadedRun

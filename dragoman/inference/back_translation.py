@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from dragoman.base import ConfigError, DataError, atomic_write, check_output, is_watched, progress
 from dragoman.base.config import Range, build, setting
@@ -90,13 +90,6 @@ def back_translate(
     return work.counts
 
 
-class Pair(NamedTuple):
-    """A synthetic source and its real target."""
-
-    source: str
-    target: str
-
-
 @dataclass(frozen=True)
 class Noise:
     """The noise of Edunov et al. 2018, section 3: words are left out, blanked, and moved a little."""
@@ -127,8 +120,8 @@ class BackTranslation:
     on_warning: OnWarning | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
-    def pairs(self, lines: Iterable[str]) -> Iterator[Pair]:
-        """A pair for every line that gives a usable one, in order and with bounded memory."""
+    def pairs(self, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(source, target) for every line that gives a usable pair, in order and with bounded memory."""
         from dragoman.inference.inputs import StreamOptions
         from dragoman.inference.unseen import UnseenInputs
 
@@ -162,7 +155,7 @@ class BackTranslation:
             return None
         return text
 
-    def _pair(self, output: Prediction, target: str) -> Pair | None:
+    def _pair(self, output: Prediction, target: str) -> tuple[str, str] | None:
         source = " ".join(output.text.split())
         if not source:
             self.counts["empty output"] += 1
@@ -172,4 +165,4 @@ class BackTranslation:
             self.counts["unlike length"] += 1
             return None
         source = self.noise(source) if self.noise is not None else source
-        return Pair(f"{self.mark} {source}" if self.mark else source, target)
+        return f"{self.mark} {source}" if self.mark else source, target
