@@ -27,11 +27,11 @@ import torch
 
 import dragoman
 from dragoman.decoding.searches import limits_of
-from dragoman.inference import batch_search
 from dragoman.inference.engine import ctranslate2 as exchange
 from dragoman.inference.engine import ctranslate2_export
 from dragoman.inference.engine.engine import EngineSearch
 from dragoman.inference.predictor import Predictor
+from dragoman.models import kernels
 from dragoman.models.config import TransformerConfig
 
 Decode = Callable[[int], int]  # beam → tokens written
@@ -53,7 +53,7 @@ def batch_after_batch(decode: Decode) -> Decode:
     """The same without a thread for each batch (`kernels/cpu_workers.py`): all threads share every operation."""
 
     def alone(beam: int) -> int:
-        with patch.object(batch_search, "map_batches", lambda work, batches, workers: map(work, batches)):
+        with patch.object(kernels, "map_batches", lambda work, batches, workers: map(work, batches)):
             return decode(beam)
 
     return alone

@@ -16,11 +16,11 @@ from dragoman.data.tokenizers.base import EOS as EOS
 from dragoman.data.tokenizers.base import PAD as PAD
 from dragoman.data.tokenizers.base import SOS as SOS
 from dragoman.data.tokenizers.base import UNK as UNK
+from dragoman.decoding.constraints.compiler import NamedConstraint as NamedConstraint
 
 # Decoding methods and constraints.
 from dragoman.decoding.constraints.constraint import AutomatonState as AutomatonState
 from dragoman.decoding.constraints.constraint import Constraint as Constraint
-from dragoman.decoding.constraints.registry import NamedConstraint as NamedConstraint
 from dragoman.decoding.constraints.token_bytes import TokenBytes as TokenBytes
 from dragoman.decoding.greedy import greedy_search as greedy_search
 from dragoman.decoding.hypothesis import Hypothesis as Hypothesis

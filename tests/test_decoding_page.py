@@ -14,7 +14,7 @@ import pytest
 from dragoman.base.config.fields import fields_of
 from dragoman.cli import guarded
 from dragoman.commands.evaluate import SCHEMA
-from dragoman.decoding.methods import METHODS
+from dragoman.decoding.method import METHODS
 from tests.conftest import SMALL, quiet_machine
 
 ROOT = Path(__file__).parent.parent

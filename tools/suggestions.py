@@ -12,7 +12,7 @@ from dragoman.commands.completion import FILE, Suggestions, add, values_of
 
 def collect() -> str:
     """The text of `suggestions.json`, from the tables of the package."""
-    from dragoman.decoding.methods import METHODS
+    from dragoman.decoding.method import METHODS
     from dragoman.exchange.registry import EXPORTERS
     from dragoman.runs.tasks.table import TASKS
     from dragoman.scoring.registry import metrics_by_name

@@ -33,8 +33,8 @@ TABLES = {
     "dragoman.scoring.metric.Metric": "dragoman.scoring.registry.METRICS",
     "dragoman.runs.tasks.base.Task": "dragoman.runs.tasks.table.TASKS",
     "dragoman.data.readers.base.Reader": "dragoman.data.readers.base.READERS",
-    "dragoman.decoding.constraints.registry.NamedConstraint": "dragoman.decoding.constraints.registry.CONSTRAINTS",
-    "dragoman.decoding.method.MethodEntry": "dragoman.decoding.methods.METHODS",
+    "dragoman.decoding.constraints.compiler.NamedConstraint": "dragoman.decoding.constraints.compiler.CONSTRAINTS",
+    "dragoman.decoding.method.MethodEntry": "dragoman.decoding.method.METHODS",
     "dragoman.inference.engine.exporter.Exporter": "dragoman.exchange.registry.EXPORTERS",
     "dragoman.documents.registry.DocumentFormat": "dragoman.documents.registry.FORMATS",
 }

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import click
 
-from dragoman.base.config import Range, setting
+from dragoman.base.config import setting
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import print_lines, print_unseen, print_warning
 from dragoman.commands.settings import SettingsCommand
-from dragoman.decoding import MAX_SAMPLES, MAX_TOKENS, Schema, Settings
+from dragoman.decoding import Schema, Settings
+from dragoman.inference import CompletionSettings
 
 
 @dataclass(frozen=True)
-class CompleteSettings:
-    """How prompts are continued."""
+class CompleteSettings(CompletionSettings):
+    """The settings of the command; Python gives the choice of tokens as `CompletionOptions.sampling`."""
 
-    max_length: Annotated[int, Range(1, MAX_TOKENS)] = setting(
-        100, help="maximum number of new tokens", flag="--max-length"
-    )
-    one_line: bool = setting(
-        False, help="stop at the end of the line; without it the text continues", flag="--one-line"
-    )
-    samples: Annotated[int, Range(1, MAX_SAMPLES)] = setting(
-        1, help="texts for every prompt; needs --sample", flag="--samples"
-    )
     method: Any = setting(None, help="how tokens are chosen; none: greedy")
-    allow_unknown: bool = setting(False, help="read words outside the vocabulary as <unk>")
-    batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="prompts in a batch", flag="--batch-size")
 
     def problems(self) -> Iterator[str]:
         """Several texts of greedy search, which has one."""

@@ -21,8 +21,8 @@ from dragoman.decoding.labels import LabelPrediction as LabelPrediction
 from dragoman.decoding.labels import MaskDecoder as MaskDecoder
 from dragoman.decoding.labels import NumberDecoder as NumberDecoder
 from dragoman.decoding.labels import TagDecoder as TagDecoder
+from dragoman.decoding.method import METHODS as METHODS
 from dragoman.decoding.method import Method as Method
-from dragoman.decoding.methods import METHODS as METHODS
 from dragoman.decoding.options import DecodingOptions as DecodingOptions
 from dragoman.decoding.options import DecodingSettings as DecodingSettings
 from dragoman.decoding.options import EngineName as EngineName

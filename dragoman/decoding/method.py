@@ -1,4 +1,8 @@
-"""The contract of a decoding method. `methods.METHODS` has all methods but greedy and beam search."""
+"""The contract of a decoding method, and the table of all methods but greedy and beam search.
+
+From an entry of the table follow the settings of the command line (`method=NAME method.x=…`), their help and errors,
+the JSON schema of the server and the table in docs/reference/decoding.md.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from dragoman.base import ConfigError
 from dragoman.base import config as settings
+from dragoman.base.config import Table, imported
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.models import decodes
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     RunLike = Any
 else:
     PathLike = RunLike = str  # what the strict loader reads; Python may also pass a Path, or a run that is open already
+
 
 # tokens (N,), state → log-probabilities (N, V), the decoder's vectors (N, D) behind them, and the next state
 HiddenStep: TypeAlias = "Callable[[Tensor, Any], tuple[Tensor, Tensor, Any]]"
@@ -124,3 +130,25 @@ def distinct(hypotheses: Sequence[Hypothesis], n_best: int) -> list[Hypothesis]:
     """The best distinct hypotheses; of equal scores the lower token ids come first."""
     once = {hypothesis.tokens: hypothesis for hypothesis in reversed(hypotheses)}
     return sorted(once.values(), key=lambda hypothesis: (-hypothesis.normalised, hypothesis.tokens))[:n_best]
+
+
+def late(address: str, about: str) -> Callable[[], MethodEntry]:
+    return imported(MethodEntry, f"dragoman.decoding.{address}", about)
+
+
+METHODS: Table[str, MethodEntry] = Table(
+    "decoding method",
+    lambda entry: [entry.config.kind],
+    late={
+        "sampling": late("sampling:Sampling", "draw every token at random from the model's distribution"),
+        "mbr": late("mbr:MinimumBayesRisk", "draw samples and output the one most like the others under a metric"),
+        "exhaustive": late("exhaustive:Exhaustive", "score every output up to a length: exact, for small vocabularies"),
+        "draft": late(
+            "speculative:Draft", "greedy search in which a small run proposes tokens and the run checks them"
+        ),
+        "shortlist": late(
+            "shortlist:ShortlistFile", "beam search among the target tokens that are likely for the source"
+        ),
+        "ctc": late("joint_ctc:CTCDecoding", "how a transcriber decodes: CTC, attention or both, and a language model"),
+    },
+)

@@ -77,13 +77,13 @@ class Schema:
     @property
     def methods(self) -> dict[str, Any]:
         """The decoding methods of the command by kind. They import torch, and plug-ins may add some at any time."""
-        from dragoman.decoding.methods import METHODS
+        from dragoman.decoding.method import METHODS
 
         return {kind: entry for kind, entry in METHODS.items() if self.kinds is None or kind in self.kinds}
 
     def method_annotation(self, kinds: Sequence[str]) -> Any:
         """The type of the setting `method`: a table, of which only the chosen one is imported."""
-        from dragoman.decoding.methods import METHODS
+        from dragoman.decoding.method import METHODS
 
         late = {kind: partial(METHODS.__getitem__, kind) for kind in kinds}
         return Annotated[Any, Table("method", METHODS.names, late=late)] | None

@@ -4,8 +4,9 @@ from dragoman.inference.baselines import baselines_of as baselines_of
 from dragoman.inference.baselines import best_baseline as best_baseline
 from dragoman.inference.completer import Completed as Completed
 from dragoman.inference.completer import Completer as Completer
-from dragoman.inference.completer import CompletionOptions as CompletionOptions
-from dragoman.inference.completer import Observe as Observe
+from dragoman.inference.completion import CompletionOptions as CompletionOptions
+from dragoman.inference.completion import CompletionSettings as CompletionSettings
+from dragoman.inference.completion import Observe as Observe
 from dragoman.inference.confidence import CALIBRATION as CALIBRATION
 from dragoman.inference.confidence import log_probability as log_probability
 from dragoman.inference.dynamic_evaluation import DynamicEvaluation as DynamicEvaluation
@@ -24,7 +25,6 @@ from dragoman.inference.lines import PredictedLines as PredictedLines
 from dragoman.inference.lines import method_report as method_report
 from dragoman.inference.lines import unreadable_lines as unreadable_lines
 from dragoman.inference.load import load_completer as load_completer
-from dragoman.inference.load import load_labeler as load_labeler
 from dragoman.inference.load import load_predictor as load_predictor
 from dragoman.inference.load import load_run as load_run
 from dragoman.inference.loaded import LoadedRun as LoadedRun

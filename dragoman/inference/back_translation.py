@@ -8,12 +8,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from dragoman.base import ConfigError, DataError, atomic_write, check_output, is_watched, progress
 from dragoman.base.config import Range, build, setting
 from dragoman.data import FaultError, check_text
-from dragoman.data.readers import count_lines, pair_line, read_lines
+from dragoman.data.readers import count_lines, pair_line
 
 if TYPE_CHECKING:
     from dragoman.decoding import DecodingOptions
@@ -55,10 +55,12 @@ def back_translate(
 ) -> Counter[str]:
     """Write a pair for every line of target text that gets a usable source from `run`, a model of the other direction.
 
+    `file` is read as the inputs of `run` are: its first column, or the field of its sources, in a table.
     Returns the number of pairs, and of the lines without one by the reason.
     """
     from dragoman.decoding import DecodingOptions, Sampling
     from dragoman.inference.load import load_predictor
+    from dragoman.inference.opened_inputs import open_inputs, warn_user
 
     decoding = replace(decoding or DecodingOptions(), scores=False)
     given = {name: value for name in ("temperature", "top_k") if (value := getattr(options, name)) is not None}
@@ -72,8 +74,8 @@ def back_translate(
     if suffix not in (".tsv", ".jsonl"):
         raise ConfigError(f"--output {options.output}: expected .tsv or .jsonl")
     check_output(options.output, (file,), "--output")
-    lines = read_lines(file)
     predictor = load_predictor(run, options.device, decoding)
+    inputs = open_inputs(predictor.run, Path(file), warn=on_warning or warn_user)
     noise = Noise(seed=options.seed) if options.method == "noise" else None
     with (
         progress("lines", count_lines(file) if is_watched() else None) as done,
@@ -81,18 +83,11 @@ def back_translate(
         beside.open("w", encoding="utf-8", newline="\n") as out,
     ):
         work = BackTranslation(predictor, options.mark, noise, done, on_warning)
-        for source, target in work.pairs(lines):
+        for source, target in work.pairs(item.text for item in inputs):
             out.write(pair_line(source, target, as_object=suffix == ".jsonl"))
         if not work.counts["pairs"]:
             raise DataError(f"{file}: no line gave a pair ({dict(work.counts) or 'it is empty'})")
     return work.counts
-
-
-class Pair(NamedTuple):
-    """A synthetic source and its real target."""
-
-    source: str
-    target: str
 
 
 @dataclass(frozen=True)
@@ -125,8 +120,8 @@ class BackTranslation:
     on_warning: OnWarning | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
-    def pairs(self, lines: Iterable[str]) -> Iterator[Pair]:
-        """A pair for every line that gives a usable one, in order and with bounded memory."""
+    def pairs(self, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(source, target) for every line that gives a usable pair, in order and with bounded memory."""
         from dragoman.inference.inputs import StreamOptions
         from dragoman.inference.unseen import UnseenInputs
 
@@ -160,7 +155,7 @@ class BackTranslation:
             return None
         return text
 
-    def _pair(self, output: Prediction, target: str) -> Pair | None:
+    def _pair(self, output: Prediction, target: str) -> tuple[str, str] | None:
         source = " ".join(output.text.split())
         if not source:
             self.counts["empty output"] += 1
@@ -170,4 +165,4 @@ class BackTranslation:
             self.counts["unlike length"] += 1
             return None
         source = self.noise(source) if self.noise is not None else source
-        return Pair(f"{self.mark} {source}" if self.mark else source, target)
+        return f"{self.mark} {source}" if self.mark else source, target

@@ -17,8 +17,9 @@ from dragoman.base import config as settings
 from dragoman.data import Example
 from dragoman.data import read_examples as read_files
 from dragoman.data.tokenizers import EOS, UNK
-from dragoman.decoding import Hypothesis, check_at_least, continue_greedily, replace_from_keywords, split_at_eos
+from dragoman.decoding import Hypothesis, continue_greedily, replace_from_keywords, split_at_eos
 from dragoman.decoding.constraints import ConstrainedInput
+from dragoman.inference.completion import CompletionOptions, Observe
 from dragoman.inference.dynamic_evaluation import (
     BATCHES,
     STREAMS,
@@ -43,26 +44,6 @@ if TYPE_CHECKING:
     from dragoman.decoding import Sampling, StopAt, TokenChooser
 
 LINES = 10_000  # tokenised together
-Observe = Callable[["TokenChooser"], "TokenChooser"]
-
-
-@dataclass(frozen=True)
-class CompletionOptions:
-    """How prompts are continued."""
-
-    max_length: int = 100  # new tokens
-    sampling: Sampling | None = None  # None: greedy
-    samples: int = 1  # completions per prompt
-    one_line: bool = False  # stop at the end of the line
-    allow_unknown: bool = False  # read a word outside the vocabulary as <unk>; else it is an error
-    batch_size: int = 64  # completions at a time
-    max_characters: int | None = None  # refuse longer prompts; None: any length
-    observe: Observe | None = None  # changes the choice of tokens, to report each as it is chosen
-
-    def __post_init__(self) -> None:
-        check_at_least(1, max_length=self.max_length, samples=self.samples, batch_size=self.batch_size)
-        if self.samples > 1 and self.sampling is None:
-            raise ConfigError(f"samples: found {self.samples} without a sampling, expected 1: greedy search gives one")
 
 
 def check_length(model: Any, prompt: Sequence[int], max_length: int, name: str) -> None:

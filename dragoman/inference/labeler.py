@@ -325,6 +325,7 @@ class MaskFiller(Labeler):
 
 
 def labeler_of(run: Run, device: str = "auto") -> Labeler:
+    """Open a run that predicts labels, tags, numbers or masked tokens."""
     head_decoder = run.task.head_decoder
     kind = MaskFiller if head_decoder is not None and head_decoder.outputs == "masked tokens" else Labeler
     return kind(run, device)

@@ -17,7 +17,8 @@ from dragoman.data.readers import count_lines
 from dragoman.decoding import DecodingOptions, LabelPrediction
 from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.inputs import WINDOW, Nodes, StreamOptions, Warn, common_constraints
-from dragoman.inference.load import load_completer, load_labeler
+from dragoman.inference.labeler import labeler_of
+from dragoman.inference.load import load_completer
 from dragoman.inference.long_inputs import InputTooLongError
 from dragoman.inference.opened_inputs import open_inputs, reads_files
 from dragoman.inference.prediction import Prediction
@@ -26,7 +27,7 @@ from dragoman.inference.unseen import UnseenInputs
 from dragoman.runs import Run
 
 if TYPE_CHECKING:
-    from dragoman.inference.completer import CompletionOptions
+    from dragoman.inference.completion import CompletionOptions
 
 PROMPT_WINDOW = 1024  # prompts read ahead
 
@@ -60,7 +61,7 @@ class PredictedLines:
         inputs = open_inputs(run, self.path, reading, warn)
         self._inputs = map(self._remember, (item.with_defaults(constraints) for item in inputs))
         self._searches = run.task.head_decoder is None
-        self._loaded: Any = Predictor(run, device, options) if self._searches else load_labeler(run, device)
+        self._loaded: Any = Predictor(run, device, options) if self._searches else labeler_of(run, device)
 
     def _remember(self, item: ConstrainedInput) -> ConstrainedInput:
         if self.as_json and self.files:

@@ -34,7 +34,13 @@ def load_run(
                 f"{name}: found {value}, which is for runs that search for an output text; "
                 f'{folder} has task = "{run.task.name}"'
             )
-    return open_completer(run, device) if run.task.is_language_model else load_labeler(run, device)
+    if run.task.is_language_model:
+        from dragoman.inference.completer import Completer
+
+        return Completer(run, device)
+    from dragoman.inference.labeler import labeler_of
+
+    return labeler_of(run, device)
 
 
 def load_predictor(
@@ -51,19 +57,8 @@ def load_predictor(
     return Predictor(Run(first), device, options)
 
 
-def load_labeler(run: Run, device: str = "auto") -> Labeler:
-    """Open a run that predicts labels, tags or numbers."""
-    from dragoman.inference.labeler import labeler_of
-
-    return labeler_of(run, device)
-
-
 def load_completer(folder: str | Path, device: str = "auto") -> Completer:
     """Open a trained language model; any other run is an error."""
-    return open_completer(Run(folder), device)
-
-
-def open_completer(run: Run, device: str) -> Completer:
     from dragoman.inference.completer import Completer
 
-    return Completer(run, device)
+    return Completer(Run(folder), device)

@@ -5,28 +5,22 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from dragoman.base import ConfigError, DataError, RunError
-from dragoman.data import Example, Match, TranslationMemory
-from dragoman.data.tokenizers import EOS, Context, add_tag, check_tag, ensure_tag, join_context, split_tag
-from dragoman.decoding import DecodingOptions, Hypothesis, Method, SearchConfig, replace_from_keywords, transduce
+from dragoman.data import Example, TranslationMemory
+from dragoman.data.tokenizers import Context, check_tag, ensure_tag, join_context
+from dragoman.decoding import DecodingOptions, Method, SearchConfig, replace_from_keywords
 from dragoman.decoding.constraints import (
-    NO_CONSTRAINTS,
     ConstrainedInput,
-    ConstraintAutomaton,
-    OutputConstraints,
     Terminology,
-    add_numbers,
-    add_source_constraints,
-    restore_placeholders,
 )
 from dragoman.inference.align.alignments import AlignOptions, ForcedAlignment, WordAlignment
-from dragoman.inference.confidence import SavedCalibration, load_calibration, log_probability
+from dragoman.inference.confidence import SavedCalibration, load_calibration
 from dragoman.inference.evaluation import (
     Evaluation,
     EvaluationOptions,
@@ -43,22 +37,17 @@ from dragoman.inference.inputs import (
     SearchKeywords,
     StreamKeywords,
     StreamOptions,
-    Warn,
-    common_constraints,
     constrained_inputs,
     tagged_sources,
 )
 from dragoman.inference.loaded import Backend, Seq2SeqRun, open_backend
 from dragoman.inference.long_inputs import (
     OnWarning,
-    Part,
-    constraints_of_part,
-    join_parts,
-    parts_of,
 )
 from dragoman.inference.opened_inputs import open_inputs
-from dragoman.inference.pipeline import Done, Row, Work, as_input, check_positions, check_several, stream_outputs
+from dragoman.inference.pipeline import check_several, stream_outputs
 from dragoman.inference.prediction import NO_PREDICTION, Origin, Prediction
+from dragoman.inference.search_work import SearchWork
 from dragoman.inference.target_scores import (
     QUIET,
     ScoreWork,
@@ -66,232 +55,15 @@ from dragoman.inference.target_scores import (
     check_likelihood,
     pair_inputs,
     reference_loss,
-    token_confidences,
 )
 from dragoman.inference.training_data import letter_sides
-from dragoman.models import decodes
 from dragoman.runs import Run
 from dragoman.scoring import count_edit_kinds, score_table
 
 if TYPE_CHECKING:
-    from dragoman.inference.engine.choice import Call
     from dragoman.inference.rerank import Reranker
 
 T = TypeVar("T")
-Automata = Sequence[ConstraintAutomaton | None]
-Results = Iterator[tuple[int, list[Hypothesis]]]  # (index of a source, hypotheses)
-
-
-@dataclass(frozen=True)
-class SearchWork(Work[Prediction]):
-    """What a predictor does to inputs in one call: options with everything they name opened."""
-
-    run: Seq2SeqRun
-    options: DecodingOptions  # its method and terminology are open
-    config: SearchConfig
-    backend: Backend
-    reranker: Reranker | None
-    calibration: SavedCalibration | None  # None: outputs get no confidences
-    traced: bool
-
-    empty = NO_PREDICTION
-
-    def can_use_engine(self, *, constrained: bool = False) -> bool:
-        """Whether an engine does the search in place of torch; an error where it is required and cannot."""
-        engines = self.backend.engines
-        return engines is not None and engines.can_search(self.call, constrained=constrained, traced=self.traced)
-
-    @property
-    def call(self) -> Call:
-        from dragoman.inference.engine.choice import Call
-
-        return Call(self.config, self.options)
-
-    @property
-    def n_best(self) -> int:
-        """Outputs that the search returns: all of the beam where they are reranked."""
-        return self.options.n_best if self.reranker is None else max(self.options.n_best, self.config.beam)
-
-    @property
-    def constrainable(self) -> bool:
-        """Whether the search can force texts into an output: a search token by token, by greedy or beam search."""
-        return self.options.method is None and decodes(self.backend.traits) == "stepwise"
-
-    # --- inputs
-
-    @cached_property
-    def common(self) -> OutputConstraints:
-        """The constraints on every output that has none of its own."""
-        return common_constraints(self.options)
-
-    def prepare(self, item: str | ConstrainedInput, name: str) -> ConstrainedInput:
-        prepared = as_input(item)
-        text, constraints = prepared.text, prepared.constraints
-        options, tags = self.options, self.run.tags
-        text = ensure_tag(text, options.tag, tags, name) if text.strip() else text
-        constraints = constraints if isinstance(item, ConstrainedInput) else self.common
-        source, terms = split_tag(text, tags)[1], cast("Terminology | None", options.terminology)
-        return ConstrainedInput(text, add_source_constraints(constraints, source, terms, options.placeholders))
-
-    def protect(self, item: ConstrainedInput) -> ConstrainedInput:
-        source = split_tag(item.text, self.run.tags)[1]
-        return item._replace(constraints=add_numbers(item.constraints, source, self.run.unseen.lacks_digit))
-
-    def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
-        if self.run.reads_files:
-            return None
-        return parts_of(item, name, warn, self.run.source_tokenizer, self.run.length_limits, self.constrainable)
-
-    def part(self, item: ConstrainedInput, part: Part) -> ConstrainedInput:
-        tag = split_tag(item.text, self.run.tags)[0]
-        own = constraints_of_part(item.constraints, part.text) if self.constrainable else NO_CONSTRAINTS
-        return ConstrainedInput(add_tag(part.text, tag) if tag else part.text, own)
-
-    def join(self, parts: Sequence[Part], outputs: Sequence[Prediction]) -> Prediction:
-        return join_parts(parts, outputs)
-
-    def encode(self, rows: Sequence[Row]) -> None:
-        if not self.run.reads_files:
-            sources = self.backend.codec.encode_sources([self.in_context(row) for row in rows])
-            for row, source in zip(rows, sources, strict=True):
-                row.source = source
-
-    def check_source(self, row: Row, warn: Warn) -> None:
-        check_positions(self.run, row, row.source)
-
-    # --- outputs
-
-    def outputs(self, rows: Sequence[Row], done: Done) -> list[Prediction]:
-        automata = self._automata(rows)
-        hypotheses: list[list[Hypothesis]] = [[] for _ in rows]
-        every = list(range(len(rows)))
-        # Rows with constraints are decoded apart: they must not change which engine does the others.
-        groups = [[index for index in every if (automata[index] is not None) is kind] for kind in (False, True)]
-        for indices in filter(None, [every] if self.traced else groups):
-            own = [rows[index] for index in indices], [automata[index] for index in indices]
-            for number, best in self._decode(*own):
-                hypotheses[indices[number]] = best
-                done(rows[indices[number]])
-        predictions = self._predictions(rows, hypotheses)
-        if self.reranker is None:
-            return predictions
-        sources = [split_tag(row.text, self.run.tags)[1] for row in rows]
-        return self.reranker.ranked(sources, predictions, self.options.n_best)
-
-    def _automata(self, rows: Sequence[Row]) -> Automata:
-        """The constraints of each row as an automaton over tokens; None: it has none."""
-        positions, codec = self.backend.traits.max_positions, self.backend.codec
-        max_tokens = min(self.config.max_length or math.inf, math.inf if positions is None else positions - 1)
-        compiler = self.run.constraint_compiler if any(row.item.constraints for row in rows) else None
-        return [
-            compiler.extended(codec.target_of(row.text)).compile(row.item.constraints, row.name, max_tokens)
-            if compiler is not None and row.item.constraints
-            else None
-            for row in rows
-        ]
-
-    def _decode(self, rows: Sequence[Row], automata: Automata) -> Results:
-        """By the engine, or by our own search."""
-        backend, options = self.backend, self.options
-        sources, constrained, engine = [row.source for row in rows], any(automata), None
-        if self.can_use_engine(constrained=constrained):
-            from dragoman.inference.engine.choice import open_shortlist
-
-            assert backend.engines is not None
-            engine = backend.engines.engine(backend.open_model, open_shortlist(options))
-        if engine is None:
-            return self._search(sources, automata if constrained else None, rows if self.traced else ())
-        from dragoman.inference.engine import engine as engines
-
-        scores = options.scores or self.reranker is not None
-        how = engines.EngineSearch(self.config, self.n_best, options.batch_size, scores)
-        return engines.search_all(engine, self.run.config.model, sources, backend.length_ratio, how, self._search)
-
-    def _search(self, sources: Sequence[Any], automata: Automata | None = None, traced: Sequence[Row] = ()) -> Results:
-        """By the model itself, or in batches of like lengths; the rows in `traced` get their traces."""
-        if decodes(self.backend.traits) == "own-search":
-            return self._transduce(sources, automata, traced)
-        from dragoman.inference.batch_search import BatchSearch
-
-        backend, options = self.backend, self.options
-        return BatchSearch(
-            backend.model,
-            self.run.device,
-            self.run.collator,
-            self.config,
-            backend.length_ratio,
-            self.n_best,
-            options.batch_size,
-            options.method,
-            backend.codec.target_of(None).decode,
-        ).results(sources, automata, traced)
-
-    def _transduce(self, sources: Sequence[Any], automata: Automata | None, traced: Sequence[Row]) -> Results:
-        given = {
-            "constraints": any(automata or ()),
-            "a trace": bool(traced),
-            "another decoding method": self.options.method is not None,
-        }
-        size = self.options.batch_size
-        for first in range(0, len(sources), size):
-            rows = sources[first : first + size]
-            yield from enumerate(transduce(self.backend.model, rows, self.config, self.n_best, given), first)
-
-    def _predictions(self, rows: Sequence[Row], hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Prediction]:
-        """The best hypotheses with the others as their alternatives; placeholders that they lack are put in."""
-        confidences: Iterator[tuple[float, ...]] = iter(())
-        if self.calibration is not None:
-            several = zip(rows, hypotheses, strict=True)
-            pairs = [(row.source, hypothesis.tokens[:-1]) for row, best in several for hypothesis in best]
-            model, device, size = self.backend.model, self.run.device, self.options.batch_size
-            confidences = iter(token_confidences(model, pairs, self.calibration.temperature, device, size))
-        predictions = []
-        for row, best in zip(rows, hypotheses, strict=True):
-            first, *others = [self._prediction(row, hypothesis, confidences) for hypothesis in best]
-            predictions.append(replace(first, alternatives=tuple(others)))
-        return predictions
-
-    def _prediction(self, row: Row, hypothesis: Hypothesis, confidences: Iterator[tuple[float, ...]]) -> Prediction:
-        target = self.backend.codec.target_of(row.text)
-        tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
-        text, pieces = target.decode(tokens), tuple(target.pieces(tokens))
-        if placeholders := row.item.constraints.placeholders:
-            text = restore_placeholders(text, split_tag(row.text, self.run.tags)[1], placeholders)
-        prediction = Prediction(text, hypothesis.normalised, pieces, hypothesis.token_scores)
-        if self.calibration is None:
-            return prediction
-        own = next(confidences)
-        return replace(prediction, confidence=self.calibration.scale(log_probability(own)), token_confidences=own)
-
-    def matched(self, text: str) -> tuple[str, ...]:
-        memory = cast("TranslationMemory | None", self.options.memory)
-        if memory is None:
-            return ()
-        return tuple(match.target for match in memory.fuzzy(text, self.run.reads_match, other=True))
-
-    def known(self, item: ConstrainedInput) -> Prediction | None:
-        """An exact match of the memory, unless the caller constrains outputs: a translation there may not comply."""
-        memory = cast("TranslationMemory | None", self.options.memory)
-        if memory is None or replace(item.constraints, placeholders=()):
-            return None
-        target = memory.exact(item.text)
-        return None if target is None else replace(NO_PREDICTION, text=target, memory=Match(1.0, item.text, target))
-
-    def accepted(self, output: Prediction, text: str) -> Prediction:
-        memory = cast("TranslationMemory | None", self.options.memory)
-        if memory is not None and output.memory is None and self.options.scores:
-            output = replace(output, memory=next(iter(memory.fuzzy(text, self.options.min_match)), None))
-        least = self.options.min_confidence
-        if least is None or output.confidence is None or output.confidence >= least:
-            return output
-        reason = f"confidence {output.confidence:.3f}, expected {least:g} or more"
-        return replace(
-            output, text="", tokens=(), token_scores=(), token_confidences=(), alternatives=(), refused=reason
-        )
-
-    def trace_table(self, row: Row) -> Nodes:
-        pieces = self.backend.codec.target_of(row.text).pieces
-        return [{**node._asdict(), "piece": pieces([node.token])[0]} for node in row.trace]
 
 
 class Predictor(Seq2SeqRun):

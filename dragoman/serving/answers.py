@@ -41,11 +41,6 @@ def error_table(path: str, status: int, message: str) -> dict[str, Any]:
     return {"error": message}
 
 
-def validation_status(path: str) -> int:
-    """The status for a field of the wrong type: 422 on our own paths, 400 where clients of others expect it."""
-    return 400 if path.startswith((*OPENAI, *DEEPL, *LIBRETRANSLATE)) else 422
-
-
 def key_status(path: str) -> int:
     return 401 if path.startswith((*OPENAI, "/v1/models")) else 403
 

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.base import DragomanError, Interrupted, __version__
-from dragoman.serving.answers import busy_message, error_table, key_status, validation_status
+from dragoman.serving.answers import DEEPL, LIBRETRANSLATE, OPENAI, busy_message, error_table, key_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import BodyProblem, Gate
 from dragoman.serving.mistakes import UNREADABLE_BODY, shown, unknown_path, validation_problem
@@ -29,7 +29,6 @@ from dragoman.serving.routes import (
     deepl,
     deepl_documents,
     deepl_glossaries,
-    inspection,
     libretranslate,
     openai,
     openai_audio,
@@ -82,7 +81,7 @@ def create_app(state: ServerState) -> ASGIApp:
     )  # fmt: skip
     app.state.server = state
     for routes in (
-        predict, inspection, operations, libretranslate, openai, openai_chat, openai_audio,
+        predict, operations, libretranslate, openai, openai_chat, openai_audio,
         deepl, deepl_glossaries, deepl_documents, corrections, opus_cat,
     ):  # fmt: skip
         app.include_router(routes.router, responses={} if routes is operations else PROBLEMS)
@@ -131,7 +130,8 @@ async def answer_error(request: Request, error: Exception) -> Response:
             status, headers, message = 404 if isinstance(error, NotFound) else 400, {}, str(error)
         case RequestValidationError():
             status, message = validation_problem(request, error)
-            status, headers = validation_status(path) if status == 422 else status, {}
+            foreign = path.startswith((*OPENAI, *DEEPL, *LIBRETRANSLATE))  # whose clients expect 400
+            status, headers = 400 if foreign and status == 422 else status, {}
         case HTTPException():
             status, headers, message = error.status_code, dict(error.headers or {}), str(error.detail)
             if status == 404 and message == "Not Found":

@@ -20,10 +20,6 @@ def language_of_tag(tag: str) -> str:
     return tag
 
 
-def languages_of_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(language_of_tag, tags)))
-
-
 def supports_formality(tags: Sequence[str], language: str) -> bool:
     """Whether a run with these tags can write a language formally and informally."""
     return all(f"{language}{suffix}" in tags for suffix in SUFFIXES.values())

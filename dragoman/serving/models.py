@@ -35,7 +35,7 @@ from dragoman.inference.align import AttentionView, WordAlignment, align_pairs, 
 from dragoman.runs import Run, current_version
 from dragoman.serving.batcher import SearchCost
 from dragoman.serving.config import ModelConfig, ServeConfig
-from dragoman.serving.formality import languages_of_tags
+from dragoman.serving.formality import language_of_tag
 
 if TYPE_CHECKING:
     from dragoman.inspect import InspectOptions
@@ -89,7 +89,7 @@ class ServedModel:
         source, target = languages_of_name(self.name)
         self.source = config.source or source or UNKNOWN
         self.tags = self.engine.tags if self.engine.searches else ()
-        self.targets = languages_of_tags(self.tags) or (config.target or target or UNKNOWN,)
+        self.targets = tuple(dict.fromkeys(map(language_of_tag, self.tags))) or (config.target or target or UNKNOWN,)
         self.operations: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
             "predict": self._predict,
             "files": self._predict_files,

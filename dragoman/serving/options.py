@@ -55,7 +55,7 @@ def completion_options(request: Options, limits: LimitsConfig) -> CompletionOpti
     if options.method is not None and not isinstance(options.method, Sampling):
         raise ConfigError(f"method: found {options.method.kind}, expected sampling: a language model continues a text")
     length = min(100, limits.tokens) if options.max_length is None else options.max_length
-    return CompletionOptions(length, options.method, options.n_best)
+    return CompletionOptions(length, samples=options.n_best, sampling=options.method)
 
 
 def terminology_of(given: Mapping[str, str | Sequence[str]] | None) -> Terminology | None:

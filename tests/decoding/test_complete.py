@@ -17,7 +17,8 @@ from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.sampling import Sampling
-from dragoman.inference.completer import CompletionOptions, check_length, complete
+from dragoman.inference.completer import check_length, complete
+from dragoman.inference.completion import CompletionOptions
 from dragoman.inference.target_scores import token_scores
 from dragoman.models.config import TransformerConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig, RecurrentStackConfig
@@ -92,19 +93,21 @@ def test_greedy_completions_are_those_of_a_plain_loop(model: LanguageModel, one_
 
 def test_samples_follow_from_prompt_and_seed_alone(model: LanguageModel) -> None:
     sampling = Sampling(temperature=1.3, top_k=8, seed=4)
-    together = complete(model, PROMPTS, CompletionOptions(7, sampling, samples=3))
+    together = complete(model, PROMPTS, CompletionOptions(7, sampling=sampling, samples=3))
     for prompt, found in zip(PROMPTS, together, strict=True):
-        alone = complete(model, [prompt], CompletionOptions(7, sampling, samples=3, batch_size=1))[0]
+        alone = complete(model, [prompt], CompletionOptions(7, sampling=sampling, samples=3, batch_size=1))[0]
         assert [one.tokens for one in alone] == [one.tokens for one in found]
         assert all(len(one.tokens) == 7 for one in found)
     assert len({one.tokens for one in together[1]}) > 1
-    other = complete(model, PROMPTS, CompletionOptions(7, Sampling(temperature=1.3, top_k=8, seed=5), samples=3))
+    other = complete(
+        model, PROMPTS, CompletionOptions(7, sampling=Sampling(temperature=1.3, top_k=8, seed=5), samples=3)
+    )
     assert [one.tokens for row in other for one in row] != [one.tokens for row in together for one in row]
 
 
 def test_samples_are_as_likely_as_the_model_says(model: LanguageModel) -> None:
     count = 4000
-    found = complete(model, [[5, 6]], CompletionOptions(1, Sampling(seed=2), samples=count))[0]
+    found = complete(model, [[5, 6]], CompletionOptions(1, sampling=Sampling(seed=2), samples=count))[0]
     chances = next_scores(model, [5, 6]).exp()
     chances[list(SUPPRESSED_TOKENS)] = 0
     chances /= chances.sum()

@@ -123,7 +123,7 @@ def test_without_a_caller_nothing_is_interrupted() -> None:
 
 
 def test_labels_and_prompts_end(tmp_path: Path, cached: Path) -> None:
-    from dragoman.inference.completer import CompletionOptions
+    from dragoman.inference.completion import CompletionOptions
     from dragoman.inference.load import load_run
     from tests.runs.tasks import test_labels_end_to_end as labels
     from tests.runs.tasks import test_language_model as language_models

@@ -20,8 +20,7 @@ from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
-from dragoman.decoding.method import Method, MethodEntry, Request
-from dragoman.decoding.methods import METHODS
+from dragoman.decoding.method import METHODS, Method, MethodEntry, Request
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.searches import search
 from dragoman.serving.config import ModelConfig, ServeConfig

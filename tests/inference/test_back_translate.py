@@ -48,6 +48,19 @@ def test_the_command(inside: TrainedFolder, method: str) -> None:
         assert "needs --method sample" in call("back-translate", inside.run, mono, "-o", "a.tsv", "--top-k", "3").err
 
 
+def test_files_are_read_as_inputs_are(inside: TrainedFolder) -> None:
+    """A second column, and the JSON of an object, became text of the target language."""
+    plain = inside.write("mono.txt", "abc\nfed\n")
+    table = inside.write("mono.tsv", "abc\tof a crawl\nfed\tof a book\n")
+    objects = inside.write("mono.jsonl", '{"source": "abc"}\n{"source": "fed"}\n')
+    written = []
+    for number, file in enumerate((plain, table, objects)):
+        result = call("back-translate", inside.run, file, "-o", inside.folder / f"{number}.tsv")
+        assert result.code == 0, result.err
+        written.append((inside.folder / f"{number}.tsv").read_text(encoding="utf-8"))
+    assert written[0] == written[1] == written[2]
+
+
 def test_weights_say_how_often_an_epoch_has_a_pair(tmp_path: Path) -> None:
     files = []
     for number, weight in enumerate((1.0, 2.5, 0.25)):

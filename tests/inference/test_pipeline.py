@@ -21,7 +21,8 @@ from dragoman.decoding.greedy import TokenChooser
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.inference.completer import Completer, CompletionKeywords, CompletionOptions
+from dragoman.inference.completer import Completer, CompletionKeywords
+from dragoman.inference.completion import CompletionOptions
 from dragoman.inference.evaluation import EvaluationOptions
 from dragoman.inference.inputs import (
     DecodingKeywords,

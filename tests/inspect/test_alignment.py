@@ -318,6 +318,9 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
     written = call("align", run, "--predict", stdin=f"{rows[0][0]}\n\n".encode())
     text = learned.predict([rows[0][0]])[0].text
     assert written.lines == [f"{text}\t{next(align_pairs(learned, [(rows[0][0], text)]))}", "\t"]
+    table = tmp_path / "sources.tsv"
+    table.write_text(f"{rows[0][0]}\tanother column\n")
+    assert call("align", run, table, "--predict").lines == written.lines[:1], "it is read as predict reads it"
     for arguments, message in (
         ((), "name either FILE or both"),
         ((pairs, "--layer", "2"), "layer: found 2, expected 1 to 1"),

@@ -1,6 +1,6 @@
 from dragoman.decoding.constraints.automata import ConstraintAutomaton as ConstraintAutomaton
+from dragoman.decoding.constraints.compiler import CONSTRAINTS as CONSTRAINTS
 from dragoman.decoding.constraints.compiler import ConstraintCompiler as ConstraintCompiler
-from dragoman.decoding.constraints.registry import CONSTRAINTS as CONSTRAINTS
 from dragoman.decoding.constraints.source import UNITS as UNITS
 from dragoman.decoding.constraints.source import Terminology as Terminology
 from dragoman.decoding.constraints.source import add_numbers as add_numbers

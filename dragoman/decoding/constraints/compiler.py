@@ -1,18 +1,49 @@
-"""From constraints given as text to one automaton over the tokens of a vocabulary."""
+"""From the constraints of an output to an automaton over tokens, and the registry of those that one text describes.
+
+A user writes `constraints.constrain=NAME=TEXT`, `"constrain": {NAME: TEXT}` in a JSON line, or `constrain={NAME: TEXT}`
+in Python. `prefix` and `pattern` are short for the first two. Forbidden, required and allowed texts are lists and have
+settings of their own.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from dragoman.base import DataError
+from dragoman.base import DataError, hint
+from dragoman.base.config import Table
 from dragoman.data.tokenizers import UNK, Tokenizer
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
-from dragoman.decoding.constraints.phrases import AllowedOutputs, ForbiddenTexts, RequiredPhrases
-from dragoman.decoding.constraints.registry import build_named
+from dragoman.decoding.constraints.phrases import AllowedOutputs, ForbiddenTexts, PrefixConstraint, RequiredPhrases
+from dragoman.decoding.constraints.regex import RegexConstraint
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, OutputConstraints
 from dragoman.decoding.constraints.token_bytes import TokenBytes
+
+
+@dataclass(frozen=True)
+class NamedConstraint:
+    """A constraint with the name that users write."""
+
+    name: str
+    about: str  # one line for help: what the text means
+    build: Callable[[TokenBytes, str], Constraint]  # from the target vocabulary and the text
+
+
+BUILT_IN = (
+    NamedConstraint("prefix", "the output begins with this text", PrefixConstraint),
+    NamedConstraint("pattern", "the whole output matches this regular expression", RegexConstraint),
+)
+CONSTRAINTS = Table("constraint", lambda constraint: [constraint.name], BUILT_IN)
+
+
+def build_named(name: str, text: str, token_bytes: TokenBytes, location: str) -> Constraint:
+    """The constraint of a name; `location` starts error messages."""
+    if name not in CONSTRAINTS:
+        raise DataError(f"{location}: constrain: found '{name}', no such constraint. {hint(name, CONSTRAINTS)}")
+    return CONSTRAINTS[name].build(token_bytes, text)
+
 
 MAX_CACHED = 1000  # compiled automata
 MAX_REMEMBERED = 50_000  # transitions and states of all of them: about 20 MB

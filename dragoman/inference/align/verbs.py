@@ -20,9 +20,9 @@ from dragoman.inference.align.alignments import AlignOptions, ForcedAlignment, T
 from dragoman.inference.align.ctc_alignment import ForceAlignWork, MediaFeatures, require_transcriber, transcribe
 from dragoman.inference.align.word_alignment import WINDOW, RawAligner, Term, TokenAlignWork, extract_terms
 from dragoman.inference.evaluation import read_examples
-from dragoman.inference.inputs import StreamOptions
+from dragoman.inference.inputs import StreamOptions, Warn
 from dragoman.inference.load import load_predictor
-from dragoman.inference.opened_inputs import check_reading
+from dragoman.inference.opened_inputs import check_reading, open_inputs
 from dragoman.inference.pipeline import stream_outputs
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import QUIET, pair_inputs
@@ -69,13 +69,17 @@ def align(
             check_tag(options.tag, predictor.tags)
         combine = options.combine or "grow-diag-final-and"
         work = TokenAlignWork(predictor, combine, options.threshold, options.tag)
-        texts = text_pairs(predictor, pairs, options)
+        texts = text_pairs(predictor, pairs, options, stream.warn)
         aligned = stream_outputs(work, pair_inputs(texts), replace(quiet(stream, options), window=WINDOW))
     else:
         first = int(options.gold_from) if options.gold_from else None
         gold = None if options.gold is None else read_alignments(read_lines(options.gold), options.gold, first)
-        aligner = attention_aligner(predictor, options, device)
-        texts = text_pairs(predictor, pairs, options)
+        if options.combine is not None and options.reverse is None:
+            raise DataError("--combine needs --reverse")
+        backward = None if options.reverse is None else load_predictor(options.reverse, device)
+        how: Any = {"threshold": options.threshold, "tag": options.tag, "batch_size": options.batch_size}
+        aligner = Aligner(predictor, backward, symmetrization=options.combine or "grow-diag", **how)
+        texts = text_pairs(predictor, pairs, options, stream.warn)
         aligner = aligner.choose_view(texts, options.layer, options.head, options.shift, gold, log)
         aligned = aligner(texts, quiet(stream, options))
     if not options.predict:
@@ -90,16 +94,16 @@ def quiet(stream: StreamOptions, options: AlignOptions) -> StreamOptions:
     return replace(stream, on_warning=QUIET.on_warning, on_unknown=QUIET.on_unknown)
 
 
-def text_pairs(predictor: Predictor, pairs: Data, options: AlignOptions) -> list[Pair]:
+def text_pairs(predictor: Predictor, pairs: Data, options: AlignOptions, warn: Warn) -> list[Pair]:
     """The pairs of a file or of memory, or with `predict` sources with the run's outputs, each on one line."""
     if options.predict:
         if isinstance(pairs, Pairs):
             raise DataError(
                 "--predict reads sources alone, from FILE or standard input: leave out --source and --target"
             )
-        sources = list(read_lines(pairs)) if pairs is None or isinstance(pairs, str) else list(pairs)
+        sources = list(open_inputs(predictor.run, Path(pairs) if isinstance(pairs, str) else pairs, warn=warn))
         outputs = predictor.stream(sources, tag=options.tag)
-        return [(text, " ".join(output.text.splitlines())) for text, output in zip(sources, outputs, strict=True)]
+        return [(item.text, " ".join(output.text.splitlines())) for item, output in zip(sources, outputs, strict=True)]
     if pairs is None:
         raise DataError(
             "name either FILE or both --source and --target, or add --predict to align what the run outputs"
@@ -107,20 +111,6 @@ def text_pairs(predictor: Predictor, pairs: Data, options: AlignOptions) -> list
     if isinstance(pairs, str | Pairs):
         return list(FilePairs(predictor.config.data, pairs))
     return list(pairs)
-
-
-def attention_aligner(predictor: Predictor, options: AlignOptions, device: str) -> Aligner:
-    if options.combine is not None and options.reverse is None:
-        raise DataError("--combine needs --reverse")
-    backward = None if options.reverse is None else load_predictor(options.reverse, device)
-    return Aligner(
-        predictor,
-        backward,
-        threshold=options.threshold,
-        symmetrization=options.combine or "grow-diag",
-        tag=options.tag,
-        batch_size=options.batch_size,
-    )
 
 
 def align_raw(pairs: Data, options: AlignOptions, weights: bool) -> Iterator[WordAlignment]:

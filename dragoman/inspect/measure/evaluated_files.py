@@ -17,8 +17,8 @@ from dragoman.inference import (
     Predictor,
     baselines_of,
     check_reading,
+    labeler_of,
     load_completer,
-    load_labeler,
     load_predictor,
     method_report,
     metric_names,
@@ -72,7 +72,7 @@ def evaluate_files(
         evaluated = evaluate_search(opened, files, scoring, decoding, data, arguments, output, device, warn)
     else:
         arguments |= {"batch_size": decoding.batch_size, "skip_unknown": scoring.skip_unknown}
-        labeler = load_labeler(opened, device)
+        labeler = labeler_of(opened, device)
         if output is not None and not labeler.writes:
             raise ConfigError(f'--output: task = "{opened.task.name}" has scores, but no answers to write')
         examples = examples_of(opened, files, "example", warn, data)

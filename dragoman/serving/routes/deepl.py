@@ -36,10 +36,6 @@ _IGNORED = ' translate="no" data-dragoman-ignored=""'
 _RENAMED = re.compile(rf'<(/?)(?:tt|wbr){_INLINE}([^"]+)"|<(/?){_SPLITS}(?=\w)|{re.escape(_IGNORED)}')
 
 
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
-
-
 class DeepLRequest(ForeignRequest):
     """A body in whose mistakes DeepL's words are used."""
 
@@ -62,7 +58,7 @@ class LanguagePair(DeepLRequest):
     source_lang: Code | None = None
     glossary_id: Id | None = None
     glossary_ids: Tags = Field([], description="several glossaries; the first that has a term decides")
-    formality: Annotated[Formality, BeforeValidator(_lower)] = "default"
+    formality: Annotated[Formality, BeforeValidator(lambda value: str(value).lower())] = "default"
     style_id: Any = unsupported("this server has no style rules")
     translation_memory_id: Any = unsupported("this server has no translation memories")
     translation_memory_threshold: int | None = ignored("there is no translation memory")

@@ -121,7 +121,7 @@ def completion_options(state: ServerState, body: Generation, max_tokens: int, te
         if samples > 1:
             raise ConfigError(f"n: found {samples} with temperature 0, expected 1: greedy search gives one")
         return CompletionOptions(max_tokens)
-    return CompletionOptions(max_tokens, sampling_of(body, temperature), samples)
+    return CompletionOptions(max_tokens, samples=samples, sampling=sampling_of(body, temperature))
 
 
 def sampling_of(body: Generation, temperature: float) -> Sampling:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dragoman.base.long_work import Interrupted, check_interrupted, interruptible
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.decoding.config import SearchConfig
-from dragoman.inference.batch_search import BatchSearch
+from dragoman.inference.search_work import BatchSearch
 from dragoman.models.kernels import cpu_attention as small_attention
 from dragoman.models.kernels.cpu_dropout import Dropout, dropout, keep_mask
 from dragoman.models.kernels.cpu_matmul import batched_matmul
