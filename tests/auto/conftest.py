@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.auto.searches import run_search
+from tests.auto.searches import fork_workers, run_search
 from tests.conftest import made_once, words, write_rows
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    fork_workers(monkeypatch, tmp_path_factory.getbasetemp() / "cache-of-workers")
 
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A search over two configurations in processes of its own, with an ensemble of two."""
+    """A search over two configurations, with an ensemble of two."""
 
     def search(place: Path) -> None:
         some = words(90, seed=3, shortest=2, longest=4, letters="abcdef")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import sys
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dragoman.auto.configure import configure
 from dragoman.auto.search.run import (
@@ -14,8 +19,8 @@ from dragoman.auto.search.run import (
 from dragoman.auto.search.state import SearchState, load_search
 from dragoman.auto.search.worker import Job, Outcome
 from dragoman.base import config as settings
-from tests.conftest import words, write_rows
-from tests.processes import Command
+from tests.conftest import call, words, write_rows
+from tests.processes import CONTEXT
 
 TINY = [
     "train.steps=6", "train.validate_every=2", "train.save_every=1", "train.decode=10", "train.batch_tokens=128",
@@ -55,10 +60,24 @@ def command(place: Path, run: Path) -> list[str]:
     return [sys.executable, "-m", "dragoman", "train", str(place / "pairs.tsv"), *options, *settings]
 
 
+def fork_workers(patch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Let searches in this process fork their workers from one that has imported torch; other searches spawn them."""
+
+    def context(method: str) -> ForkServerContext:
+        with pytest.MonkeyPatch.context() as variables:  # workers have those that the first one found
+            variables.setenv("DRAGOMAN_CACHE", str(cache))
+            ensure_running()
+        return CONTEXT
+
+    patch.setattr(multiprocessing, "get_context", context)
+
+
 def run_search(place: Path, run: Path) -> None:
-    """Search until the end."""
-    code, said = Command(command(place, run)[3:]).finish()
-    assert code == 0, said
+    """Search until the end, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        fork_workers(patch, place / "cache")
+        result = call(*command(place, run)[3:])
+    assert result.code == 0, result.err
 
 
 def scores(run: Path) -> list[tuple[str, list[float], float | None, int]]:

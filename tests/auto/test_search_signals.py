@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -28,7 +27,6 @@ from dragoman.base.errors import RunError
 from dragoman.training.signals import SearchStopped, stop_search_on_signals
 from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
 from tests.conftest import call, words, write_rows
-from tests.processes import CONTEXT
 
 
 def sleep_job(job: Job) -> Outcome:
@@ -109,7 +107,6 @@ def test_a_signal_waits_until_a_worker_has_started(monkeypatch: pytest.MonkeyPat
         return start(pool)
 
     monkeypatch.setattr(TrialPool, "_start", signalled)
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
     pool = TrialPool(1, sleep_job)
 
     def search() -> None:
@@ -123,9 +120,8 @@ def test_a_signal_waits_until_a_worker_has_started(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.timeout(60)
-def test_a_pool_of_idle_and_busy_workers_ends_after_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_of_idle_and_busy_workers_ends_after_a_signal() -> None:
     """A worker that is ended while it waits for a job held the lock of a shared queue: the busy one waited for ever."""
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
     processes: list[Any] = []
 
     def search() -> None:
@@ -241,8 +237,7 @@ def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
         check_folder(tmp_path)
 
 
-def test_a_process_that_dies_fails_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
+def test_a_process_that_dies_fails_one_trial() -> None:
     jobs = [Job("", name, 1, 1, "cer") for name in ("0.05", "0.06", "dies", "0.07", "0.08")]
     with TrialPool(2, sleep_job) as pool:
         found = {job.folder: outcome for job, outcome in pool.outcomes(jobs)}
@@ -251,9 +246,8 @@ def test_a_process_that_dies_fails_one_trial(monkeypatch: pytest.MonkeyPatch) ->
     assert all(not outcome.error for name, outcome in found.items() if name != "dies")
 
 
-def test_a_job_that_dies_beside_others_runs_again_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_dies_beside_others_runs_again_alone(tmp_path: Path) -> None:
     """It may have had too little memory beside them."""
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
     jobs = [Job("", str(tmp_path / "once"), 1, 1, "cer"), Job("", "0.5", 1, 1, "cer")]
     with TrialPool(2, die_once) as pool:
         found = list(pool.outcomes(jobs))
@@ -261,12 +255,11 @@ def test_a_job_that_dies_beside_others_runs_again_alone(tmp_path: Path, monkeypa
 
 
 @pytest.mark.timeout(60)
-def test_jobs_that_do_not_pause_are_killed_once_one_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_do_not_pause_are_killed_once_one_is_done() -> None:
     """Fitting, loading and validating cannot pause."""
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
     jobs = [Job("", seconds, 1, 1, "cer") for seconds in ("0.1", "600", "500")]
     with TrialPool(2, sleep_job) as pool:
-        found = {job.folder: outcome.error for job, outcome in pool.outcomes(jobs, overdue=time.time() + 3)}
+        found = {job.folder: outcome.error for job, outcome in pool.outcomes(jobs, overdue=time.time() + 1.5)}
         assert found == {"0.1": "", "600": worker.OVERDUE, "500": worker.OVERDUE}
         ((_, outcome),) = pool.outcomes(jobs[:1])  # the pool goes on
         assert not outcome.error
@@ -329,7 +322,6 @@ def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
                     raise SearchStopped(143, 0)
 
     monkeypatch.setattr("dragoman.auto.search.run.plan_remaining_time", rest)
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)  # workers that have imported torch
     search = Stopping(tmp_path / "run", lambda line: None, lambda state: None)
     search.create({"a": config}, SearchOptions(600.0, workers=1), [])
     with pytest.raises(SearchStopped):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import subprocess
@@ -33,6 +32,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.runs.data_report import unknown_token_report
+from tests.processes import CONTEXT
 
 CHARACTERS = TokenizersConfig(source=CharactersConfig())
 SPACES = TokenizersConfig(source=WordsConfig(split="spaces"), target=WordsConfig(split="spaces"))
@@ -413,18 +413,17 @@ def test_the_cache_folder_can_be_chosen(tmp_path: Path, cache: Path, monkeypatch
     assert cache_folder(data) == Path("/xdg/dragoman")
 
 
-def _prepare_together(path: str, all_ready: Any, results: Any) -> None:
+def _prepare_together(data: DataConfig, all_ready: Any, results: Any) -> None:
     all_ready.wait(60)
-    corpus = prepare_corpus(DataConfig(train=path), CHARACTERS)
+    corpus = prepare_corpus(data, CHARACTERS)
     results.put((len(corpus.train), len(corpus.valid)))
 
 
 def test_several_processes_may_prepare_the_same_text_at_once(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.tsv", numbers(20_000))
-    context = multiprocessing.get_context("spawn")  # a fork may inherit a lock that another thread holds
-    results, all_ready = context.Queue(), context.Barrier(4)
-    asked = (str(path), all_ready, results)
-    workers = [context.Process(target=_prepare_together, args=asked, daemon=True) for _ in range(4)]
+    results, all_ready = CONTEXT.Queue(), CONTEXT.Barrier(4)
+    asked = (DataConfig(train=str(path), cache=str(cache)), all_ready, results)
+    workers = [CONTEXT.Process(target=_prepare_together, args=asked, daemon=True) for _ in range(4)]
     for worker in workers:
         worker.start()
     found = {results.get(timeout=60) for _ in workers}
@@ -459,7 +458,7 @@ def test_other_users_can_read_a_shared_cache_as_the_umask_says(tmp_path: Path, c
 
 
 def test_the_folder_of_a_killed_process_is_removed(tmp_path: Path, cache: Path) -> None:
-    path = write(tmp_path / "a.tsv", numbers(300_000))
+    path = write(tmp_path / "a.tsv", numbers(100_000))
     script = (
         "import sys; from dragoman.data.corpus import *; from dragoman.data.config import *;"
         "from dragoman.data.tokenizers.characters import CharactersConfig;"

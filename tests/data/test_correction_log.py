@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from dragoman.base.errors import DataError
 from dragoman.data.correction_log import FILE, Correction, CorrectionLog, FullError
+from tests.processes import CONTEXT
 
 
 @pytest.fixture
@@ -100,8 +100,7 @@ def add_many(folder: Path, name: str) -> None:
 
 
 def test_several_processes_write_at_once(log: CorrectionLog) -> None:
-    context = multiprocessing.get_context("spawn")  # a fork may inherit a lock that another thread holds
-    writers = [context.Process(target=add_many, args=(log.folder, name)) for name in "abc"]
+    writers = [CONTEXT.Process(target=add_many, args=(log.folder, name)) for name in "abc"]
     for writer in writers:
         writer.start()
     for writer in writers:

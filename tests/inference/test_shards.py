@@ -36,6 +36,7 @@ from dragoman.inference.shards import (
 )
 from dragoman.runs.folder import write_members
 from tests.conftest import TrainedFolder, call, words
+from tests.processes import CONTEXT
 
 LINES = words(80, seed=9)
 
@@ -122,7 +123,7 @@ def test_a_worker_killed_half_way_loses_and_doubles_nothing(inside: TrainedFolde
     job = job_of(inside, text, "killed", shard_bytes=300)
     job.open()
     folder = Path(job.folder)
-    child = multiprocessing.get_context("spawn").Process(target=stop_half_way, args=(job,))
+    child = CONTEXT.Process(target=stop_half_way, args=(job,))
     child.start()
     deadline = time.monotonic() + 60
     while not any(folder.glob(".part-*.tmp")) and time.monotonic() < deadline:
@@ -282,7 +283,6 @@ def test_spawned_processes_survive_a_death(inside: TrainedFolder, text: Path) ->
     killed: list[int] = []
 
     def kill_one(done: int) -> None:
-        import multiprocessing
 
         children = multiprocessing.active_children()
         if done > 2 and not killed and children:
