@@ -1,3 +1,3 @@
 from dragoman.serving.config import ServeConfig as ServeConfig
-from dragoman.serving.config import ServeOptions as ServeOptions
-from dragoman.serving.config import serve as serve
+from dragoman.serving.start import ServeOptions as ServeOptions
+from dragoman.serving.start import serve as serve

@@ -20,7 +20,8 @@ from dragoman.base.errors import ConfigError
 from dragoman.cli import cli
 from dragoman.commands.serve import serve
 from dragoman.decoding.options import SearchOverrides
-from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, ServeOptions, load_config, server_config
+from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
+from dragoman.serving.start import ServeOptions, server_config
 from tests.conftest import TrainedFolder, call
 from tests.serving.conftest import serving
 
