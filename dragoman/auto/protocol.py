@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dragoman.auto.trial import is_fitted, train_trial
 from dragoman.base import ConfigError
-from dragoman.runs import Run, check_resumable, is_run, train
+from dragoman.runs import Run, is_run
 from dragoman.runs.tasks import Config
-from dragoman.training import WEIGHTS, Checkpoints, Display
+from dragoman.training import Display
 
 PILOT_STEPS, MAX_PILOT = 40, 1000  # steps that measure the time of a step
 
@@ -59,30 +60,6 @@ def under_protocol(config: Config, base: Config, steps: int, seed: int, own_toke
     )
 
 
-def is_trained(folder: Path, steps: int) -> bool:
-    """Whether a run has reached its steps, or is fitted."""
-    if not folder.exists() or not is_run(folder):
-        return False
-    if getattr(Run(folder).config.model, "fitted", False):
-        return (folder / WEIGHTS).exists()
-    return max(Checkpoints(folder).steps(), default=0) >= steps
-
-
-def train_trial(name: str, config: Config, folder: Path, say: Callable[[str], None]) -> None:
-    """Train one of several runs that are compared, or go on with it; one that is complete is kept.
-
-    One with other settings is refused, also where it is complete.
-    """
-    steps = config.train.steps
-    if not config.train.epochs and is_trained(folder, steps):
-        check_resumable(Run(folder), config, 1)
-        say(f"{name}: trained already ({folder})")
-        return
-    length = f"{config.train.epochs:g} epochs" if config.train.epochs else f"{steps:,} steps"
-    say(f"{name}: {'fitted' if getattr(config.model, 'fitted', False) else length} ({folder})")
-    train(config, folder, Display(quiet=False))
-
-
 def train_all(
     configs: Mapping[str, Config],
     folder: Path,
@@ -101,10 +78,11 @@ def train_all(
         folders = []
         for seed in range(1, seeds + 1):
             own = folder / f"{file_name(name)}-{seed}"
-            fitted = getattr(config.model, "fitted", False)  # no steps, and every seed gives the same model
+            fitted = is_fitted(config)  # no steps, and every seed gives the same model
             pilot = under_protocol(config, base, PILOT_STEPS, seed, own_tokenizers)
             steps = 1 if fitted else _steps(pilot, own, budget, say)
-            train_trial(f"{name}, seed {seed}", under_protocol(config, base, steps, seed, own_tokenizers), own, say)
+            trial = under_protocol(config, base, steps, seed, own_tokenizers)
+            train_trial(trial, own, Display(quiet=False), name=f"{name}, seed {seed}", say=say)
             folders.append(own)
             if fitted:
                 break
@@ -125,7 +103,7 @@ def _steps(pilot: Config, folder: Path, budget: Budget, say: Callable[[str], Non
     steps, fitting = PILOT_STEPS, 0.0
     try:
         while steps <= MAX_PILOT:  # a GPU is slow at first: measure longer as long as that is cheap
-            train(replace(pilot, train=replace(pilot.train, steps=steps)), beside, Display(quiet=True))
+            train_trial(replace(pilot, train=replace(pilot.train, steps=steps)), beside)
             fitting = _fitting_steps(Run(beside).metrics(), budget)
             if fitting < 8 * steps:
                 break

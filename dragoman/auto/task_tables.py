@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.auto.protocol import file_name, train_trial
+from dragoman.auto.protocol import file_name
+from dragoman.auto.trial import train_trial
 from dragoman.base import ConfigError, DataError
 from dragoman.base import config as settings
-from dragoman.inspect.measure import best_validation
-from dragoman.runs import Run
 from dragoman.runs.tasks import build
 from dragoman.scoring import metrics_by_name
+from dragoman.training import Display
 
 TASK_FILE = "task.toml"
 
@@ -72,16 +72,15 @@ def task_table(
             plans[name, task] = config
     rows = []
     for name in configs:
-        scores = []
+        scores: list[dict[str, Any]] = []
         for task, metric in columns.items():
             found = []
             for seed in range(1, seeds + 1):
                 own = folder / f"{file_name(name)}-{file_name(task)}-{seed}"
                 config = plans[name, task]
                 config = replace(config, train=replace(config.train, seed=seed))
-                train_trial(f"{name}, {task}, seed {seed}", config, own, say)
-                valid = [row["valid"] for row in Run(own).metrics() if "valid" in row]
-                found.append(best_validation(valid, metric)[metric] * metrics_by_name()[metric].points)
+                outcome = train_trial(config, own, Display(quiet=False), name=f"{name}, {task}, seed {seed}", say=say)
+                found.append(outcome.score * metrics_by_name()[metric].points)
             spread = statistics.stdev(found) if seeds > 1 else None
             scores.append({"task": task, "mean": statistics.mean(found), "deviation": spread, "seeds": found})
         rows.append({"name": name, "scores": scores, "average": statistics.mean(one["mean"] for one in scores)})

@@ -18,7 +18,7 @@ from dragoman.runs import SEARCH
 from dragoman.scoring import higher_is_better, metrics_by_name
 
 if TYPE_CHECKING:
-    from dragoman.auto.search.worker import Outcome
+    from dragoman.auto.trial import Outcome
 
 TABLE_FILE = "leaderboard.md"
 TRIALS = "trials"
