@@ -188,7 +188,7 @@ def calibrate(run: str, files: str | Pairs | None, options: CalibrateOptions, as
     dragoman calibrate runs/my --error-rate 0.05        which --min-confidence leaves 5 % wrong outputs
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
-    from dragoman.inspect.measure import calibrate_run as calibration
+    from dragoman.inspect.measure import calibration
 
     require_search("calibrate", run, text=True)
     found = calibration.calibrate(run, files, options)

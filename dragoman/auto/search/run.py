@@ -179,7 +179,6 @@ class Search:
         return [Job(*self._paths(name), steps, state.threads, state.metric, given) for name in names]
 
     def _paths(self, name: str) -> tuple[str, str]:
-        """The configuration and the run folder of a run."""
         return str(self.trials / f"{name}.toml"), str(self.trials / name)
 
     def _config(self, name: str) -> Config:
@@ -366,7 +365,6 @@ class Search:
         self._save(state)
 
     def _overdue(self, state: SearchState) -> float:
-        """When jobs that do not pause are killed."""
         return self.deadline + GRACE * (state.seconds or 0.0)
 
     def _outcomes(

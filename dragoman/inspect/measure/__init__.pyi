@@ -7,13 +7,13 @@ from dragoman.inspect.measure.cost import bench_layers as bench_layers
 from dragoman.inspect.measure.cost import saved_bytes as saved_bytes
 from dragoman.inspect.measure.cost import timed as timed
 from dragoman.inspect.measure.run_summary import best_validation as best_validation
+from dragoman.inspect.measure.score_plots import alignment_lines as alignment_lines
+from dragoman.inspect.measure.score_plots import comparison_lines as comparison_lines
 from dragoman.inspect.measure.score_plots import draw_learning_curve as draw_learning_curve
+from dragoman.inspect.measure.score_plots import ngram_lines as ngram_lines
 from dragoman.inspect.measure.scored_files import check_apart as check_apart
 from dragoman.inspect.measure.scored_files import score_alignment as score_alignment
 from dragoman.inspect.measure.scored_files import score_files as score_files
 from dragoman.inspect.measure.scored_files import taken_apart as taken_apart
 from dragoman.inspect.measure.shortlists import shortlist as shortlist
 from dragoman.inspect.measure.speed import machine as machine
-from dragoman.inspect.measure.text_tables import alignment_lines as alignment_lines
-from dragoman.inspect.measure.text_tables import comparison_lines as comparison_lines
-from dragoman.inspect.measure.text_tables import ngram_lines as ngram_lines
