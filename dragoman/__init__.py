@@ -187,7 +187,7 @@ _LATE = {
     "align": "dragoman.inference.align.verbs",
     "back_translate": "dragoman.inference.back_translation",
     "bench": "dragoman.inspect.measure.speed",
-    "calibrate": "dragoman.inspect.measure.calibrate_run",
+    "calibrate": "dragoman.inspect.measure.calibration",
     "check": "dragoman.auto.verbs",
     "clean": "dragoman.data.cleaning.cleaner",
     "compare": "dragoman.scoring.report",

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dragoman.auto.corrections import Corrections, accepted_corrections, prepare_corrections, read_corrections
 from dragoman.auto.distillation import write_rows
-from dragoman.auto.options import AdaptOptions, Method
+from dragoman.auto.options import AdaptOptions
 from dragoman.base import (
     ConfigError,
     DataError,
@@ -33,13 +33,168 @@ from dragoman.base import (
 )
 from dragoman.base import config as settings
 from dragoman.classical import FittedModel
-from dragoman.data import Example, Fault, TrainValidSplit, source_hash
-from dragoman.data.readers import ReadOptions
-from dragoman.inference import load_predictor
-from dragoman.runs import Run, Version, add_version, current_version, locked, train, versions_folder
+from dragoman.data import (
+    CorrectionLog,
+    Example,
+    Fault,
+    FaultError,
+    TrainValidSplit,
+    make_example,
+    source_hash,
+)
+from dragoman.data.cleaning import Profile, Report, Rule, Settings, chosen_rules, judge
+from dragoman.data.readers import (
+    READERS,
+    ReadOptions,
+    check_file,
+    compression_of,
+    looks_like_header,
+    read_pairs,
+    suffix_of,
+)
+from dragoman.documents import FORMATS, MAX_BYTES, open_document
+from dragoman.inference import as_examples, load_predictor
+from dragoman.runs import Run, Version, add_version, current_version, list_versions, locked, train, versions_folder
 from dragoman.runs.tasks import Config, build
 from dragoman.scoring import References, SystemScore, TextMetric, bootstrap, compare, metrics_by_name, metrics_for
 from dragoman.training import Display, read_tensors
+
+# --- corrections: read, filtered, some set aside to judge with
+
+FEWEST = 20  # usable corrections: with fewer nothing can be said of the result
+TESTED, VALIDATED = 0.2, 0.1  # shares that judge the new version, and that choose its checkpoint
+MISTAKEN = 0.01  # a rule that rejects more of a run's own training pairs says nothing about its corrections
+SETTINGS = Settings()
+
+
+class Corrections(NamedTuple):
+    """Usable corrections in three parts, no source in two of them."""
+
+    train: list[Example]
+    valid: list[Example]
+    test: list[Example]
+    report: Report  # of what was filtered out
+
+    @property
+    def usable(self) -> int:
+        return len(self.train) + len(self.valid) + len(self.test)
+
+
+def read_corrections(data: str | Path | Iterable[object], options: ReadOptions) -> Iterator[Example | Fault]:
+    """The pairs (source, correction) of a file or of Python rows.
+
+    Lines may be source and correction, or source, output and correction. Of PO and XLIFF files only those translations
+    count that a person has translated or reviewed.
+    """
+    if not isinstance(data, str | Path):
+        return iter(as_examples(data))
+    path = Path(data)
+    check_file(path)
+    if suffix_of(path) in FORMATS and suffix_of(path) not in READERS and suffix_of(path) != ".txt":
+        return confirmed_pairs(path, options)
+    return read_pairs(path, with_layout(path, options))
+
+
+def accepted_corrections(run: Run, folder: str, tag: str | None) -> Iterator[Example | Fault]:
+    """The pairs of a server's corrections of this run, those that a reviewer has accepted.
+
+    A run is known by its folder, or by its weights where the folder has moved since.
+    """
+    weights = {run.weights_digest(), *(version.digest for version in list_versions(run))}
+    place = str(run.folder.resolve())
+    log = CorrectionLog(folder)
+    accepted = log.read("accepted")
+    ours = [item for item in accepted if item.tag == (tag or "") and (item.run == place or item.weights in weights)]
+    if not ours:
+        others = sorted({f"{item.run}{f' with tag {item.tag}' if item.tag else ''}" for item in accepted})
+        found = f"accepted corrections only of {', '.join(others)}" if others else "no accepted correction"
+        raise DataError(
+            f"{log.path}: found {found}, expected some of {place}{f' with tag {tag}' if tag else ''}; look at them "
+            f"with: dragoman corrections list {folder}"
+        )
+    return pairs_of(((item.source, item.correction, f"correction {item.id}") for item in ours), log.path, ReadOptions())
+
+
+def with_layout(path: Path, options: ReadOptions) -> ReadOptions:
+    """Column 3 is the correction of a file with three columns; a first line of names is no correction."""
+    rows = READERS.of(path).first_rows(path)
+    if not options.header and looks_like_header(rows) and not READERS.of(path).skips_header(rows[0]):
+        options = replace(options, header=True)
+    if not options.columns and rows and all(len(row) == 3 for row in rows):
+        return replace(options, columns=("1", "3"))
+    return options
+
+
+def confirmed_pairs(path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+    if compression_of(path):
+        raise DataError(f"{path}: found a compressed document, expected a plain one")
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError(f"{path}: found {path.stat().st_size:,} bytes, expected at most {MAX_BYTES:,}")
+    confirmed = list(open_document(str(path), path.read_bytes()).confirmed())
+    yield from pairs_of(confirmed, path, options)
+    if not confirmed:
+        raise DataError(
+            f"{path}: found no translation that a person has confirmed, expected some: entries of PO files that are "
+            "not fuzzy, targets of XLIFF files with approved or a state such as translated, reviewed or final"
+        )
+
+
+def pairs_of(texts: Iterable[tuple[str, str, str]], path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+    """Pairs of source and correction, each with its place in a file; white space becomes single spaces."""
+    for number, (source, target, place) in enumerate(texts, 1):
+        try:
+            yield make_example(
+                " ".join(source.split()), [" ".join(target.split())], str(path), number, options.max_characters
+            )
+        except FaultError as fault:
+            yield fault.at(f"{path}: {place}")
+
+
+def filter_corrections(items: Sequence[Example | Fault], usual: Sequence[Example]) -> tuple[list[Example], Report]:
+    """The corrections that pass the rules of `clean`, and a report of the others.
+
+    What is usual are the run's own training pairs, not the corrections: those may be few, or sent by strangers.
+    """
+    profile = Profile()
+    for example in usual:
+        profile.add(example.source, example.references[0])
+    rules = [rule for rule in chosen_rules(("contradiction",), ()) if accepts_training_pairs(rule, profile, usual)]
+    report, kept = Report(rules), []
+    for verdict in judge(lambda: iter(items), rules, SETTINGS, lambda doing, count: None, profile):
+        report.add(verdict)
+        if not verdict.rule and isinstance(verdict.item, Example):
+            kept.append(verdict.item)
+    return kept, report
+
+
+def accepts_training_pairs(rule: Rule, profile: Profile, usual: Sequence[Example]) -> bool:
+    """Whether a rule accepts the training pairs of a run: one that corrects spelling has sources as targets."""
+    check = rule.build(profile, SETTINGS)
+    if check is None or not usual:
+        return True
+    return sum(bool(check(example.source, example.references[0])) for example in usual) <= MISTAKEN * len(usual)
+
+
+def prepare_corrections(
+    items: Iterable[Example | Fault], usual: Sequence[Example], tag: str | None, name: str
+) -> Corrections:
+    """Filter corrections and split them by a hash of their source, so that later corrections move few of them."""
+    every = [item._replace(tag=tag) if tag and isinstance(item, Example) else item for item in items]
+    kept, report = filter_corrections(every, usual)
+    if len(kept) < FEWEST:
+        reasons = ", ".join(f"{rule} {count:,}" for rule, count in report.rejected.most_common()) or "none"
+        faults = [str(item) for item in every if isinstance(item, Fault)]
+        first = f"; first fault: {faults[0]}" if faults else ""
+        raise DataError(
+            f"{name}: found {len(kept):,} usable corrections, expected {FEWEST} or more (rejected: {reasons}){first}"
+        )
+    kept.sort(key=source_hash)
+    tested, validated = (math.ceil(share * len(kept)) for share in (TESTED, VALIDATED))
+    aside = tested + validated
+    return Corrections(kept[aside:], kept[tested:aside], kept[:tested], report)
+
+
+# --- the new version
 
 LARGE = 30_000_000  # parameters from which adapters are trained: the weights of a version would take long to write
 EPOCHS = 10  # at most: the validation part of the corrections decides
@@ -139,7 +294,10 @@ def adapt(
     corrections = prepare_corrections(items, general.train[:PROFILED], options.tag, name)
     held_out = {example.model_input for example in (*corrections.test, *corrections.valid)}
     general = General([pair for pair in general.train if pair.model_input not in held_out], general.test)
-    method = options.method if options.method != "auto" else usual_method(weights)
+    method = options.method
+    if method == "auto":  # adapters for a large model that has layers for them; the whole model learns more
+        is_large = sum(weights.values()) >= LARGE and any(".blocks." in name for name in weights)
+        method = "adapters" if is_large else "whole"
     rejected = dict(corrections.report.rejected.most_common())
     display.info(
         f"corrections: {corrections.report.total:,} read, {corrections.usable:,} usable"
@@ -154,7 +312,9 @@ def adapt(
         config = write_work(run, work, corrections, general, method, options)
         train(config, work / "run", display)
         display.close()
-        judged = [judge(run, work / "run", texts, options.device) for texts in (corrections.test, general.test)]
+        judged = [
+            judge_versions(run, work / "run", texts, options.device) for texts in (corrections.test, general.test)
+        ]
         kept = judged[0].better and (not judged[1].worse or (judged[1].ruled_out < LOSS and not judged[1].significant))
         result = Adaptation(kept, None, corrections.usable, rejected, method, *judged)
         details = {key: value for key, value in result.as_dict().items() if key not in ("kept", "version")}
@@ -188,11 +348,6 @@ def check_adaptable(run: Run, options: AdaptOptions) -> dict[str, int]:
         )
         raise ConfigError(f"tag: found {found} for corrections of {run.folder}{expected}")
     return {name: tensor.numel() for name, tensor in read_tensors(run.weights_path()).items()}
-
-
-def usual_method(sizes: dict[str, int]) -> Method:
-    """Adapters for a large model that has layers for them; else the whole model, which learns more."""
-    return "adapters" if sum(sizes.values()) >= LARGE and any(".blocks." in name for name in sizes) else "whole"
 
 
 def read_general(run: Run, options: AdaptOptions, display: Display) -> General:
@@ -292,7 +447,7 @@ def adapted_table(run: Run, entries: list[dict[str, Any]], valid: Any, method: s
     return others | {"train": train_table, "data": data}
 
 
-def judge(run: Run, adapted: Path, texts: Sequence[Example], device: str) -> Judgement:
+def judge_versions(run: Run, adapted: Path, texts: Sequence[Example], device: str) -> Judgement:
     """Compare both versions on the same texts by the metric of the run."""
     units = run.config.data.units
     known = metrics_for(units)

@@ -16,32 +16,26 @@ from dragoman.training import Seq2SeqValidator
 METRIC = "chrf"  # graded, so that it also compares outputs that are never quite right
 
 
-def compare_with_copying(folder: str | Path) -> tuple[float, float] | None:
-    """The best validated score of a run and that of copying, on the same validation inputs.
+def copying_line(folder: str | Path) -> str:
+    """A warning if copying the input scores as well on the validation inputs as the run at its best; else empty.
 
-    None if there is nothing to compare: another task, phonemes, or no text was decoded.
+    Empty too if there is nothing to compare: another task, phonemes, or no text was decoded.
     """
     run = Run(folder)
     config = run.config
     best: list[dict[str, Any]] = [row["valid"] for row in run.metrics() if METRIC in row.get("valid", {})]
     if not isinstance(config, TranslateConfig) or config.data.units == "phonemes" or not best:
-        return None
-    if isinstance(config.model, CopyConfig):
-        return None
-    corpus = run.task.prepare(config)
-    validator = run.task.validator(config, corpus, torch.device("cpu"))
-    if not isinstance(validator, Seq2SeqValidator) or not validator.texts:
-        return None
-    copied = score_table(validator.texts, validator.references, (METRIC,), units="words")[METRIC]
-    return max(row[METRIC] for row in best), float(copied)
-
-
-def copying_line(folder: str | Path) -> str:
-    """A warning if copying the input scores as well as the run; else empty."""
-    scores = compare_with_copying(folder)
-    if scores is None or scores[0] > scores[1]:
         return ""
-    shown = [metrics_by_name()[METRIC].format(score) for score in scores]
+    if isinstance(config.model, CopyConfig):
+        return ""
+    validator = run.task.validator(config, run.task.prepare(config), torch.device("cpu"))
+    if not isinstance(validator, Seq2SeqValidator) or not validator.texts:
+        return ""
+    copied = float(score_table(validator.texts, validator.references, (METRIC,), units="words")[METRIC])
+    score = max(row[METRIC] for row in best)
+    if score > copied:
+        return ""
+    shown = [metrics_by_name()[METRIC].format(value) for value in (score, copied)]
     return (
         f"copying the input has {METRIC} {shown[1]} on the validation pairs, the run {shown[0]}: it needs more "
         "training or data; --time 20m tries other models"

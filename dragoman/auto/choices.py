@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dragoman.auto.trial import is_fitted
 from dragoman.base import ConfigError
 from dragoman.base.config import merge, nested, override
 from dragoman.runs.tasks import Config, build, preset_table
@@ -134,7 +135,7 @@ def in_force(choice: Choice, choices: Sequence[Choice], config: Config, given: M
     place, why = choice.place, choice.why
     if not why or not place:
         return why
-    if place.startswith("train.") and getattr(config.model, "fitted", False):
+    if place.startswith("train.") and is_fitted(config):
         return ""
     if place == STEPS:
         return budget_reason_after_overrides(choice, choices, config)

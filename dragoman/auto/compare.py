@@ -207,7 +207,7 @@ def compare_untrained(options: CompareOptions) -> Comparison:
 
 def compare_tasks(systems: Sequence[str], folder: str, options: CompareOptions, say: Say) -> Comparison:
     """A row for each configuration, a column for each task: folders with a task.toml (data and metric)."""
-    from dragoman.auto.task_tables import read_tasks, table_lines, task_table
+    from dragoman.auto.protocol import read_tasks, table_lines, task_table
     from dragoman.inspect.views import View
 
     options.refuse("test tokens minutes sentence source plot metrics", "does not go with --tasks")
@@ -277,7 +277,6 @@ def compare_ladder(pairs: str, options: CompareOptions, say: Say) -> Comparison:
 
 
 def read_test(runs: Mapping[str, Sequence[Path]], file: str | None, say: Say) -> list[Example]:
-    """The pairs of a file, read as the first run reads its data."""
     from dragoman.inference import read_examples
     from dragoman.runs import Run
 
@@ -289,7 +288,6 @@ def read_test(runs: Mapping[str, Sequence[Path]], file: str | None, say: Say) ->
 def compare_trained(
     title: str, runs: Mapping[str, Sequence[Path]], test: Sequence[Example], options: CompareOptions, say: Say
 ) -> Comparison:
-    """The scores of trained runs on test pairs."""
     from dragoman.inspect.measure import compare_runs
     from dragoman.scoring import metrics_by_name
 

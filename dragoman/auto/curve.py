@@ -15,7 +15,8 @@ import numpy as np
 
 from dragoman.auto.configure import as_entry, configure
 from dragoman.auto.options import CurveOptions
-from dragoman.auto.search.trial_config import is_fitted, search_metric
+from dragoman.auto.search.trial_config import search_metric
+from dragoman.auto.trial import train_trial
 from dragoman.base import ConfigError, DataError, RunError, atomic_write, make_folder, write_text
 from dragoman.base import config as settings
 from dragoman.data import Example, Files, file_digest, paths_of, source_hash, usable_examples
@@ -23,7 +24,7 @@ from dragoman.data.readers import header_row
 from dragoman.inference import load_predictor, told_elsewhere
 from dragoman.inspect.measure import draw_learning_curve
 from dragoman.inspect.views import check_plot_path
-from dragoman.runs import locked, train
+from dragoman.runs import locked
 from dragoman.runs.tasks import DEFAULT_TASK, Config, build, load, task_of
 from dragoman.scoring import DEFAULT_DRAWS, Curve, CurvePoint, Gain, bootstrap, interval, select_metrics
 from dragoman.training import Display
@@ -207,11 +208,9 @@ def train_and_decode(
     if not done.is_file():
         if seconds is not None:
             config = replace(config, train=replace(config.train, minutes=max(0.1, seconds / 60)))
-        state = train(config, place, display)
-        trained = state.elapsed
+        outcome = train_trial(config, place, display)
+        trained, cut_short = outcome.seconds + outcome.overhead, seconds is not None and not outcome.complete
         display.close()
-        cut_short = seconds is not None and state.step < config.train.steps and not is_fitted(config)
-        cut_short = cut_short and not state.is_out_of_patience(config.train.patience)
         sources = [row["source"] for row in read_rows(test)]
         outputs = load_predictor(place, device).stream(
             sources, scores=False, on_unknown=told_elsewhere, on_refused=lambda number, error: None

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from dragoman.auto.configure import configure
 from dragoman.auto.estimates import NIGHT, batch_shapes, training_seconds
+from dragoman.auto.trial import is_fitted
 from dragoman.base import Progress, write_text
 from dragoman.base import config as settings
 from dragoman.base.config import override
@@ -56,8 +57,7 @@ def configure_for_machine(
 def is_long(config: Config) -> bool:
     """Whether a plan reads so many tokens that it may take more than a night."""
     train, device = config.train, resolve_device(config.train.device).type
-    fitted = getattr(config.model, "fitted", False)
-    return not fitted and train.steps * train.batch_tokens * train.accumulate > LONG_PLAN[device]
+    return not is_fitted(config) and train.steps * train.batch_tokens * train.accumulate > LONG_PLAN[device]
 
 
 def seconds_of(config: Config, progress: Progress) -> float:

@@ -287,7 +287,6 @@ def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | No
 
 
 def rules_table() -> str:
-    """The rules as Markdown."""
     rows = ["| data: the first row that holds | model | on CPUs |", "|---|---|---|"]
     for rule in RULES:
         model = f"`{rule.model}`" if rule.model else "a Transformer that grows with the data"

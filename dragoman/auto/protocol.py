@@ -1,18 +1,26 @@
-"""Train several configurations under one protocol: same data, tokenizer, batches and budget, several seeds."""
+"""Train several configurations under one protocol: same data, tokenizer, batches and budget, several seeds.
+
+Or each on several tasks, as in GLUE: a row for each configuration, a column for each task, and the average.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.base import ConfigError
-from dragoman.runs import Run, check_resumable, is_run, train
-from dragoman.runs.tasks import Config
-from dragoman.training import WEIGHTS, Checkpoints, Display
+from dragoman.auto.trial import is_fitted, train_trial
+from dragoman.base import ConfigError, DataError
+from dragoman.base import config as settings
+from dragoman.runs import Run, is_run
+from dragoman.runs.tasks import Config, build
+from dragoman.scoring import metrics_by_name
+from dragoman.training import Display
 
+TASK_FILE = "task.toml"
 PILOT_STEPS, MAX_PILOT = 40, 1000  # steps that measure the time of a step
 
 
@@ -59,30 +67,6 @@ def under_protocol(config: Config, base: Config, steps: int, seed: int, own_toke
     )
 
 
-def is_trained(folder: Path, steps: int) -> bool:
-    """Whether a run has reached its steps, or is fitted."""
-    if not folder.exists() or not is_run(folder):
-        return False
-    if getattr(Run(folder).config.model, "fitted", False):
-        return (folder / WEIGHTS).exists()
-    return max(Checkpoints(folder).steps(), default=0) >= steps
-
-
-def train_trial(name: str, config: Config, folder: Path, say: Callable[[str], None]) -> None:
-    """Train one of several runs that are compared, or go on with it; one that is complete is kept.
-
-    One with other settings is refused, also where it is complete.
-    """
-    steps = config.train.steps
-    if not config.train.epochs and is_trained(folder, steps):
-        check_resumable(Run(folder), config, 1)
-        say(f"{name}: trained already ({folder})")
-        return
-    length = f"{config.train.epochs:g} epochs" if config.train.epochs else f"{steps:,} steps"
-    say(f"{name}: {'fitted' if getattr(config.model, 'fitted', False) else length} ({folder})")
-    train(config, folder, Display(quiet=False))
-
-
 def train_all(
     configs: Mapping[str, Config],
     folder: Path,
@@ -101,10 +85,11 @@ def train_all(
         folders = []
         for seed in range(1, seeds + 1):
             own = folder / f"{file_name(name)}-{seed}"
-            fitted = getattr(config.model, "fitted", False)  # no steps, and every seed gives the same model
+            fitted = is_fitted(config)  # no steps, and every seed gives the same model
             pilot = under_protocol(config, base, PILOT_STEPS, seed, own_tokenizers)
             steps = 1 if fitted else _steps(pilot, own, budget, say)
-            train_trial(f"{name}, seed {seed}", under_protocol(config, base, steps, seed, own_tokenizers), own, say)
+            trial = under_protocol(config, base, steps, seed, own_tokenizers)
+            train_trial(trial, own, Display(quiet=False), name=f"{name}, seed {seed}", say=say)
             folders.append(own)
             if fitted:
                 break
@@ -125,7 +110,7 @@ def _steps(pilot: Config, folder: Path, budget: Budget, say: Callable[[str], Non
     steps, fitting = PILOT_STEPS, 0.0
     try:
         while steps <= MAX_PILOT:  # a GPU is slow at first: measure longer as long as that is cheap
-            train(replace(pilot, train=replace(pilot.train, steps=steps)), beside, Display(quiet=True))
+            train_trial(replace(pilot, train=replace(pilot.train, steps=steps)), beside)
             fitting = _fitting_steps(Run(beside).metrics(), budget)
             if fitting < 8 * steps:
                 break
@@ -145,3 +130,91 @@ def _fitting_steps(rows: list[dict[str, Any]], budget: Budget) -> float:
     if budget.tokens:
         return float(budget.tokens * steps / max(1, last["tokens"] - first["tokens"]))
     return float(budget.minutes * 60 * steps / max(1e-9, last["seconds"] - first["seconds"]))
+
+
+# --- a table over several tasks
+
+
+def read_tasks(folder: Path) -> dict[str, dict[str, Any]]:
+    """The settings of every task: folders with a TASK_FILE, which names files beside it and `train.metric`."""
+    paths = sorted(folder.glob(f"*/{TASK_FILE}"))
+    if not paths:
+        raise DataError(f"{folder}: found no task, expected folders that each have a {TASK_FILE} with data and metric")
+    tasks = {}
+    for path in paths:
+        table: dict[str, Any] = dict(settings.read_toml(path))
+        data = table.get("data", {})
+        for part in ("train", "valid") if isinstance(data, dict) else ():
+            if part not in data:
+                raise DataError(f"{path}: data.{part}: missing; the table has the scores of data.valid")
+            data[part] = beside(path.parent, data[part])
+        tasks[path.parent.name] = table
+    return tasks
+
+
+def beside(folder: Path, value: Any) -> Any:
+    """File names as paths, at any depth of lists and tables."""
+    if isinstance(value, str):
+        return str((folder / value).absolute())
+    if isinstance(value, list):
+        return [beside(folder, one) for one in value]
+    return {key: beside(folder, one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def task_table(
+    configs: Mapping[str, Path],
+    tasks: Mapping[str, dict[str, Any]],
+    folder: Path,
+    overrides: Sequence[str],
+    seeds: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train every configuration on every task with the seeds 1 … `seeds`; the scores of the weights that it keeps.
+
+    A configuration gives model and training, a task its data and metric. The same call resumes after a stop.
+    """
+    columns: dict[str, str] = {}  # task → metric
+    plans = {}
+    for name, path in configs.items():  # all settings are checked before the first training
+        for task, table in tasks.items():
+            with settings.errors_in(path, overrides):
+                config = build(settings.merge(settings.read_toml(path), table), overrides)
+            metric = columns.setdefault(task, config.train.metric)
+            if not metrics_by_name()[metric].higher_is_better or config.train.metric != metric:
+                raise ConfigError(
+                    f"{task}/{TASK_FILE}: train.metric: found {config.train.metric!r}, expected one metric of which "
+                    "more is better, since the table has an average"
+                )
+            plans[name, task] = config
+    rows = []
+    for name in configs:
+        scores: list[dict[str, Any]] = []
+        for task, metric in columns.items():
+            found = []
+            for seed in range(1, seeds + 1):
+                own = folder / f"{file_name(name)}-{file_name(task)}-{seed}"
+                config = plans[name, task]
+                config = replace(config, train=replace(config.train, seed=seed))
+                outcome = train_trial(config, own, Display(quiet=False), name=f"{name}, {task}, seed {seed}", say=say)
+                found.append(outcome.score * metrics_by_name()[metric].points)
+            spread = statistics.stdev(found) if seeds > 1 else None
+            scores.append({"task": task, "mean": statistics.mean(found), "deviation": spread, "seeds": found})
+        rows.append({"name": name, "scores": scores, "average": statistics.mean(one["mean"] for one in scores)})
+    return {
+        "tasks": [{"name": task, "metric": metrics_by_name()[metric].label} for task, metric in columns.items()],
+        "rows": rows,
+    }
+
+
+def table_lines(table: Mapping[str, Any]) -> list[str]:
+    """The table as text: means of the seeds ± their standard deviation."""
+    rows = [["", *(one["name"] for one in table["tasks"]), "average"]]
+    rows.append(["", *(one["metric"] for one in table["tasks"]), ""])
+    rows += [[row["name"], *map(shown, row["scores"]), f"{row['average']:.1f}"] for row in table["rows"]]
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in rows]
+
+
+def shown(score: Mapping[str, Any]) -> str:
+    deviation = "" if score["deviation"] is None else f" ± {score['deviation']:.1f}"
+    return f"{score['mean']:.1f}{deviation}"

@@ -71,7 +71,6 @@ def export(run: str | Path, options: ExportOptions) -> Exported:
 
 
 def check_export(run: Run, exporter: Exporter, path: Path) -> ExportCheck | str:
-    """The comparison, or why there is none."""
     labels = run.task.head_decoder is not None and run.task.head_decoder.outputs in ("labels", "tags")
     if not (run.task.searches or labels) or not run.tokenizers()[0].is_text:
         return f'task = "{run.task.name}" has no texts to compare'

@@ -54,7 +54,6 @@ EXPORTERS = Table("exporter", lambda exporter: [exporter.name], BUILT_IN)
 
 
 def flag_of(option: str) -> str:
-    """An option as users write it."""
     return f"--{option.replace('_', '-')}"
 
 

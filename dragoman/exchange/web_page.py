@@ -25,9 +25,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.base import ConfigError, __version__
-from dragoman.data import language_name, languages_of_name
-from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.base import ConfigError, MissingExtraError, __version__
+from dragoman.data import SourceReader, language_name, languages_of_name
+from dragoman.data.tokenizers import (
+    EOS,
+    PAD,
+    SOS,
+    ByteLevelBPETokenizer,
+    SentencePieceTokenizer,
+    SubwordTokenizer,
+    VocabularyTokenizer,
+)
 from dragoman.decoding import SUPPRESSED_TOKENS, SearchConfig
 from dragoman.exchange.card import test_rows, training_rows
 from dragoman.exchange.onnx import (
@@ -40,7 +48,6 @@ from dragoman.exchange.onnx_greedy import GreedyDecoder
 from dragoman.exchange.onnx_int8 import PrecisionCheck, compare_labels, compare_texts, write_int8
 from dragoman.exchange.onnx_labels import LABEL_GRAPH, GraphOutputs, label_blockers, words_of, write_label_graph
 from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
-from dragoman.exchange.web_tokenizers import tokenizer_blockers, tokenizer_spec
 from dragoman.inference.engine import Exporter, encoder_decoder
 from dragoman.models import EncoderDecoder
 from dragoman.runs import Run, licence_of
@@ -104,7 +111,7 @@ class WebExporter(Exporter):
             compare = partial(compare_texts, run, table)
         table["about"].append(("Precision", choose_precision(model, precision, compare)))
         (model / "model.json").write_text(json.dumps(table, ensure_ascii=False, separators=(",", ":")), "utf-8")
-        title = page_title(run, table["languages"])
+        title = " → ".join(table["languages"]) if all(table["languages"]) else run.folder.resolve().name
         if "single" in options:
             path.write_text(single_page(title, model, runtime), encoding="utf-8")
             shutil.rmtree(folder)
@@ -213,10 +220,6 @@ def language_names(run: Run, options: Mapping[str, str]) -> list[str]:
     return [language_name(code) if code else "" for code in given]
 
 
-def page_title(run: Run, languages: list[str]) -> str:
-    return " → ".join(languages) if all(languages) else run.folder.resolve().name
-
-
 def about(run: Run, model: nn.Module, unit: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
     """What the page says about its model, whatever its task; MODEL_CARD.md of a folder says more."""
     training = dict(training_rows(run))
@@ -301,3 +304,61 @@ def inline_runtime(source: str) -> str:
     body = source[: match.start()]
     assert "</script" not in body, f"{MODULE} would end the script element"
     return f"globalThis.embeddedRuntime = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();\n"
+
+
+# --- tokenizers as JSON for dragoman/web/offline/tokenizers.js
+
+KINDS = ("subwords", "words", "characters", "bytes", "sentencepiece", "wordpiece", "byte-level-bpe")
+ALGORITHMS = {1: "unigram", 2: "bpe"}  # model_type of a SentencePiece file
+
+
+def tokenizer_spec(tokenizer: SourceReader) -> dict[str, Any]:
+    """Settings, vocabulary and rules of a text tokenizer, whatever wraps it."""
+    inner = tokenizer.innermost
+    spec: dict[str, Any] = json.loads(tokenizer.contents()[0])
+    if isinstance(inner, VocabularyTokenizer):
+        spec["tokens"] = inner.pieces(range(len(inner)))
+    if isinstance(inner, SubwordTokenizer | SentencePieceTokenizer):
+        spec["model"] = sentencepiece_spec(inner.model)
+    if isinstance(inner, SentencePieceTokenizer):
+        spec["codes"] = sorted(inner.codes)
+    if isinstance(inner, ByteLevelBPETokenizer):
+        spec["merges"] = str(inner.contents()[2]).splitlines()
+    return spec
+
+
+def tokenizer_blockers(tokenizer: SourceReader, side: str) -> list[str]:
+    inner = tokenizer.innermost
+    if inner.kind not in KINDS:
+        return [f"tokenizer.{side}.kind: found {inner.kind!r}, expected one of {', '.join(map(repr, KINDS))}"]
+    if isinstance(inner, SubwordTokenizer | SentencePieceTokenizer):
+        kind = parsed(inner.model).trainer_spec.model_type
+        if kind not in ALGORITHMS:
+            return [f"tokenizer.{side}: found a SentencePiece model of type {kind}, expected unigram or BPE"]
+    return []
+
+
+def parsed(model: bytes) -> Any:
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError:
+        raise MissingExtraError("dragoman export --to web", "protobuf", "export") from None
+    messages: Any = sentencepiece_model_pb2
+    return messages.ModelProto.FromString(model)
+
+
+def sentencepiece_spec(model: bytes) -> dict[str, Any]:
+    proto = parsed(model)
+    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    return {
+        "pieces": [piece.piece for piece in proto.pieces],
+        "scores": [float(f"{piece.score:.9g}") for piece in proto.pieces],  # nine digits tell all float32 apart
+        "types": [piece.type for piece in proto.pieces],
+        "algorithm": ALGORITHMS[trainer.model_type],
+        "byte_fallback": trainer.byte_fallback,
+        "unk_surface": trainer.unk_surface,
+        "whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
+        "add_dummy_prefix": normalizer.add_dummy_prefix,
+        "remove_extra_whitespaces": normalizer.remove_extra_whitespaces,
+        "charsmap": base64.b64encode(normalizer.precompiled_charsmap).decode("ascii"),
+    }

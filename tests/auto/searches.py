@@ -17,7 +17,8 @@ from dragoman.auto.search.run import (
     Search,
 )
 from dragoman.auto.search.state import SearchState, load_search
-from dragoman.auto.search.worker import Job, Outcome
+from dragoman.auto.search.worker import Job
+from dragoman.auto.trial import Outcome
 from dragoman.base import config as settings
 from tests.conftest import call, words, write_rows
 from tests.processes import CONTEXT

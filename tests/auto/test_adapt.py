@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.auto.adaptation import adapted_table, largest_loss
-from dragoman.auto.corrections import filter_corrections, read_corrections
+from dragoman.auto.adaptation import adapted_table, filter_corrections, largest_loss, read_corrections
 from dragoman.base.errors import DataError, RunError
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import ReadOptions

@@ -12,14 +12,14 @@ import pytest
 
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.options import SearchOptions
-from dragoman.auto.search import worker
 from dragoman.auto.search.members import ensemble_score, helpful_members
 from dragoman.auto.search.run import (
     Search,
 )
 from dragoman.auto.search.state import SearchState, describe, load_search
 from dragoman.auto.search.trial_config import cost_of
-from dragoman.auto.search.worker import Outcome, run_job
+from dragoman.auto.search.worker import run_job
+from dragoman.auto.trial import Outcome
 from dragoman.base.errors import DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
@@ -256,7 +256,7 @@ def test_distillation_says_what_is_lost(searched: Path) -> None:
 def test_a_trial_keeps_its_weights_by_its_own_metric(cached: Path, tmp_path: Path) -> None:
     """Its outcome has the search's metric of the weights with the least loss."""
     given = [*TINY, "train.steps=8", "train.metric=loss", "train.optimizer.learning_rate=0.3"]
-    found = worker.train_up_to(job_for(tmp_path, 120, given, until=8))
+    found = run_job(job_for(tmp_path, 120, given, until=8))
     validations = [row["valid"] for row in Run(tmp_path / "a").metrics() if "valid" in row]
     best = min(validations, key=lambda valid: valid["loss"])
     assert found.score == -best["cer"]
@@ -267,9 +267,9 @@ def test_stages_train_as_one_training_would(cached: Path, tmp_path: Path) -> Non
     """A stage is a pause: the cosine schedule, which depends on the last step, is that of the whole training."""
     given = [*TINY, "train.steps=12", "train.validate_every=4", "train.optimizer.schedule=cosine"]
     job = job_for(tmp_path, 80, given, until=12)
-    whole = worker.train_up_to(job)
+    whole = run_job(job)
     for until in (4, 12):
-        staged = worker.train_up_to(job._replace(folder=str(tmp_path / "staged"), until=until))
+        staged = run_job(job._replace(folder=str(tmp_path / "staged"), until=until))
         assert staged.step == until
     assert staged.score == whole.score
     runs = [Run(tmp_path / name) for name in ("a", "staged")]

@@ -21,7 +21,8 @@ from dragoman.auto.search.run import (
 )
 from dragoman.auto.search.state import SearchState, Trial, is_within_error, load_search, standard_error
 from dragoman.auto.search.trial_config import affordable_fits, planned_settings, prepared_sizes, search_metric
-from dragoman.auto.search.worker import Job, run_job, warm_rate
+from dragoman.auto.search.worker import Job, run_job
+from dragoman.auto.trial import warm_rate
 from dragoman.base import config as settings
 from dragoman.base.errors import ConfigError
 from dragoman.commands.options import Duration

@@ -22,7 +22,8 @@ from dragoman.auto.search.run import (
     Search,
 )
 from dragoman.auto.search.state import SearchState, check_folder, load_search
-from dragoman.auto.search.worker import Job, Outcome, TrialPool
+from dragoman.auto.search.worker import Job, TrialPool
+from dragoman.auto.trial import Outcome, state_of
 from dragoman.base.errors import RunError
 from dragoman.training.signals import SearchStopped, stop_search_on_signals
 from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
@@ -267,7 +268,7 @@ def test_jobs_that_do_not_pause_are_killed_once_one_is_done() -> None:
 
 def test_a_deadline_ends_a_job_with_a_validation(cached: Path, tmp_path: Path) -> None:
     job = job_for(tmp_path, 80, [*TINY, "train.steps=4000", "train.validate_every=2000"], until=4000)
-    late = worker.train_up_to(job._replace(deadline=time.time()))
+    late = worker.run_job(job._replace(deadline=time.time()))
     assert late.step == 1  # a run without a step has no weights
     assert math.isfinite(late.score)
     assert worker.outcome_of_killed(job)._replace(loading=late.loading, overhead=late.overhead) == late
@@ -331,7 +332,7 @@ def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
     assert stopped.spent > 1
     done = Search(tmp_path / "run", lambda line: None, lambda state: None).run()
     assert done.done
-    states = [worker.state_of(tmp_path / "run" / "trials" / name) for name in stopped.members]
+    states = [state_of(tmp_path / "run" / "trials" / name) for name in stopped.members]
     assert [state and state.step for state in states] == [30, 30]
     assert done.spent > stopped.spent
 
@@ -345,15 +346,18 @@ def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     ],
 )
-def test_a_trial_without_enough_memory_fails_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(job: Job) -> Outcome:
+def test_a_trial_without_enough_memory_fails_alone(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> Outcome:
         raise error
 
-    monkeypatch.setattr(worker, "train_up_to", full)
-    failed = worker.run_job(Job("a.toml", "a", 10, 1, "chrf"))
+    monkeypatch.setattr(worker, "train_trial", full)
+    job = job_for(tmp_path, 40, TINY, until=10)
+    failed = worker.run_job(job)
     assert failed.error == f"not enough memory ({str(error) or 'MemoryError'})"
     error.args = (
         f"{str(error) or 'MemoryError'} Process 7 has 4.64 GiB memory in use. Process 8 …\nTry another setting.",
     )
-    assert worker.run_job(Job("a.toml", "a", 10, 1, "chrf")).error == failed.error
+    assert worker.run_job(job).error == failed.error
     assert failed.score == -math.inf

@@ -19,7 +19,7 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.inference.predictor import Predictor
 from dragoman.inspect.measure import calibration as confidence
 from dragoman.inspect.measure.calibration import (
-    calibrate,
+    fit_calibration,
     fit_temperature,
     measure_temperatures,
     save_calibration,
@@ -79,11 +79,11 @@ def run(inside: TrainedFolder, tmp_path: Path) -> Path:
 
 def test_calibration_lowers_the_loss_and_is_the_same_every_time(run: Path) -> None:
     predictor = dragoman.load(run)
-    found = calibrate(predictor)
+    found = fit_calibration(predictor)
     assert found.after.loss < found.before.loss
     assert found.after.reliability.error < found.before.reliability.error
-    assert calibrate(predictor).as_dict() == found.as_dict()
-    other = calibrate(predictor, batch_size=5)
+    assert fit_calibration(predictor).as_dict() == found.as_dict()
+    other = fit_calibration(predictor, batch_size=5)
     assert other.temperature == pytest.approx(found.temperature, rel=1e-3)
     valid = [json.loads(line)["valid"] for line in (run / "metrics.jsonl").read_text().splitlines() if "valid" in line]
     assert found.before.loss == pytest.approx(min(row["loss"] for row in valid), rel=1e-3)
@@ -96,7 +96,7 @@ def test_output_confidence_is_the_probability_of_an_exact_match(run: Path, monke
     """Recount with `predict`: the share of correct outputs and the calibration error of their confidences."""
     predictor = dragoman.load(run)
     rows = validation_rows(predictor)
-    found = calibrate(predictor)
+    found = fit_calibration(predictor)
     decode = predictor.target_tokenizer.decode
     texts = [predictor.source_tokenizer.decode(source) for source, _ in rows]
     save_calibration(predictor, found)
@@ -112,7 +112,7 @@ def test_output_confidence_is_the_probability_of_an_exact_match(run: Path, monke
     order = sorted(range(len(rows)), key=lambda place: products[place])
     assert [confidences[place] for place in order] == sorted(confidences)  # the order stays
     monkeypatch.setattr(confidence, "MAX_OUTPUTS", 7)
-    assert calibrate(predictor).outputs.before.count == 7
+    assert fit_calibration(predictor).outputs.before.count == 7
 
 
 def slow_confidences(predictor: Predictor, source: str, output: str, temperature: float) -> list[float]:
@@ -130,7 +130,7 @@ def slow_confidences(predictor: Predictor, source: str, output: str, temperature
 
 def test_an_ensemble_of_calibrated_runs_has_no_confidences(run: Path) -> None:
     predictor = dragoman.load(run)
-    save_calibration(predictor, calibrate(predictor))
+    save_calibration(predictor, fit_calibration(predictor))
     assert predictor.predict(["abc"])[0].confidence is not None
     together = dragoman.load(run, ensemble=(run,)).predict(["abc"])
     assert [one.confidence for one in together] == [None]
@@ -145,7 +145,7 @@ def test_predictions_of_a_calibrated_run_have_confidences(run: Path) -> None:
     texts = ["abc", "", "fade", "jig"]
     plain = predictor.predict(texts, n_best=2)
     assert all(one.confidence is None for one in plain)
-    save_calibration(predictor, replace(calibrate(predictor), temperature=2.0))
+    save_calibration(predictor, replace(fit_calibration(predictor), temperature=2.0))
     for asked in (predictor, dragoman.load(run)):
         sure = asked.predict(texts, n_best=2)
         assert [replace(one, confidence=None, token_confidences=(), alternatives=()) for one in sure] == [
@@ -160,7 +160,7 @@ def test_predictions_of_a_calibrated_run_have_confidences(run: Path) -> None:
                 odds = product / (1 - product)
                 slope, offset = asked.calibration.scale
                 assert one.confidence == pytest.approx(1 / (1 + math.exp(-offset) * odds**-slope), abs=1e-4)
-    save_calibration(predictor, replace(calibrate(predictor), temperature=1.0))
+    save_calibration(predictor, replace(fit_calibration(predictor), temperature=1.0))
     for one in predictor.predict(["abc", "jig"]):  # at temperature 1 they are the scores of the search
         assert one.token_confidences == pytest.approx([math.exp(score) for score in one.token_scores], abs=1e-5)
 
@@ -209,7 +209,7 @@ def test_calibrating_on_a_file(run: Path, inside: TrainedFolder) -> None:
 
 def test_other_weights_are_not_calibrated_and_a_damaged_file_is_an_error(run: Path) -> None:
     predictor = dragoman.load(run)
-    save_calibration(predictor, calibrate(predictor))
+    save_calibration(predictor, fit_calibration(predictor))
     assert dragoman.load(run).calibration is not None
     weights = run / "weights.safetensors"
     kept = weights.read_bytes()
@@ -219,7 +219,7 @@ def test_other_weights_are_not_calibrated_and_a_damaged_file_is_an_error(run: Pa
     with pytest.raises(RunError, match="damaged"):
         dragoman.load(run)
     with pytest.raises(DataError, match="found 0 pairs"):
-        calibrate(predictor, [])
+        fit_calibration(predictor, [])
 
 
 def test_too_little_data_and_unlike_data_are_refused(run: Path, tmp_path: Path) -> None:

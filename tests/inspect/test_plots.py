@@ -10,7 +10,7 @@ import torch
 
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.inference.align.attention import AttentionMap, token_labels
-from dragoman.inspect.measure.calibrate_run import draw_reliability
+from dragoman.inspect.measure.calibration import draw_reliability
 from dragoman.inspect.measure.cost import GrowthExponents, LayerCost, draw_costs
 from dragoman.inspect.measure.run_summary import draw_curves
 from dragoman.inspect.views.figures import draw_heat, new_figure, suptitle

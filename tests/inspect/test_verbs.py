@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import ConfigError, DataError
-from dragoman.inspect.measure.calibrate_run import calibrate
+from dragoman.inspect.measure.calibration import calibrate
 from dragoman.inspect.measure.run_summary import info
 from dragoman.inspect.measure.shortlists import shortlist
 from dragoman.inspect.measure.speed import bench

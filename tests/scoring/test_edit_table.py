@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import Indel, Levenshtein
 
 from dragoman.base.errors import DataError
-from dragoman.inspect.measure.score_plots import draw_edit_table
-from dragoman.inspect.measure.text_tables import alignment_lines
+from dragoman.inspect.measure.score_plots import alignment_lines, draw_edit_table
 from dragoman.scoring.edit import align_edits
 from dragoman.scoring.error_rates import edit_alignments
 

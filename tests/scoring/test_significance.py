@@ -13,8 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from dragoman.base.errors import DataError
-from dragoman.inspect.measure.score_plots import draw_buckets, draw_comparison
-from dragoman.inspect.measure.text_tables import comparison_lines
+from dragoman.inspect.measure.score_plots import comparison_lines, draw_buckets, draw_comparison
 from dragoman.scoring import significance
 from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
 from dragoman.scoring.metric import Statistics, TextMetric

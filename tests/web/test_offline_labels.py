@@ -14,7 +14,7 @@ from dragoman.data.formats.labels import word_positions
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
-from dragoman.exchange.web_tokenizers import tokenizer_spec
+from dragoman.exchange.web_page import tokenizer_spec
 from dragoman.models.encoders.character_words import split_words
 from dragoman.models.layers.crf import LinearChainCRF
 from tests.conftest import call, write_rows

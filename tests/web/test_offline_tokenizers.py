@@ -27,7 +27,7 @@ from dragoman.data.tokenizers.subwords import (
 )
 from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
-from dragoman.exchange.web_tokenizers import tokenizer_spec
+from dragoman.exchange.web_page import tokenizer_spec
 from tests.web.javascript import run_javascript
 
 SCRIPTS = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dragoman.auto.search.state import shown_score
-from dragoman.auto.search.worker import score_of
+from dragoman.auto.trial import score_of
 from dragoman.inference import load_predictor, told_elsewhere
 from dragoman.runs import Run
 from dragoman.scoring import score_table

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from dragoman.auto.search import plan
 from dragoman.auto.search.state import PAUSING, SearchState, Trial, cost, is_member
 from dragoman.auto.search.trial_config import copies_at_first
-from dragoman.auto.search.worker import Outcome
+from dragoman.auto.trial import Outcome
 from dragoman.runs.tasks import Config
 from dragoman.training import duration
 

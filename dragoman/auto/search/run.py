@@ -31,7 +31,6 @@ from dragoman.auto.search.state import (
 from dragoman.auto.search.trial_config import (
     affordable_fits,
     cost_of,
-    is_fitted,
     is_length_given,
     is_slow,
     needed_folds,
@@ -44,11 +43,10 @@ from dragoman.auto.search.trial_config import (
 from dragoman.auto.search.worker import (
     OVERDUE,
     Job,
-    Outcome,
     TrialPool,
     outcome_of_killed,
-    state_of,
 )
+from dragoman.auto.trial import Outcome, is_fitted, state_of
 from dragoman.base import ConfigError, DragomanError, copy_into, make_folder, remove_folder, usable_cores, write_text
 from dragoman.base import config as settings
 from dragoman.runs import MEMBERS_FILE, locked, write_members
@@ -181,7 +179,6 @@ class Search:
         return [Job(*self._paths(name), steps, state.threads, state.metric, given) for name in names]
 
     def _paths(self, name: str) -> tuple[str, str]:
-        """The configuration and the run folder of a run."""
         return str(self.trials / f"{name}.toml"), str(self.trials / name)
 
     def _config(self, name: str) -> Config:
@@ -368,7 +365,6 @@ class Search:
         self._save(state)
 
     def _overdue(self, state: SearchState) -> float:
-        """When jobs that do not pause are killed."""
         return self.deadline + GRACE * (state.seconds or 0.0)
 
     def _outcomes(

@@ -18,7 +18,7 @@ from dragoman.runs import SEARCH
 from dragoman.scoring import higher_is_better, metrics_by_name
 
 if TYPE_CHECKING:
-    from dragoman.auto.search.worker import Outcome
+    from dragoman.auto.trial import Outcome
 
 TABLE_FILE = "leaderboard.md"
 TRIALS = "trials"
@@ -232,7 +232,6 @@ def shown_score(value: float | None, metric: str) -> str:
 
 
 def leaderboard_rows(state: SearchState) -> list[tuple[str, ...]]:
-    """Rank, name, stage, steps, training time, parameters, score."""
     rows: list[tuple[str, ...]] = []
     for rank, trial in enumerate(state.ranking(), 1):
         stage = "failed" if trial.error else "to the end" if trial.final is not None else str(len(trial.scores))

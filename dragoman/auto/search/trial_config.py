@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dragoman.auto.search.plan import Cost
-from dragoman.auto.search.worker import Outcome
+from dragoman.auto.trial import Outcome, is_fitted
 from dragoman.base import config as settings
 from dragoman.base import write_text
 from dragoman.data import Example, read_examples, source_hash
@@ -53,11 +53,6 @@ def is_length_given(overrides: Sequence[str]) -> bool:
 def writes_tokens(config: Config) -> bool:
     """Whether a model can be averaged with others token by token."""
     return isinstance(config.model, EncoderDecoderConfig)
-
-
-def is_fitted(config: Config) -> bool:
-    """Whether a model is fitted in one go, without steps."""
-    return bool(getattr(config.model, "fitted", False))
 
 
 def copies_at_first(config: Config) -> bool:
@@ -131,7 +126,7 @@ def write_folds(config: Config, folder: Path, folds: int) -> list[Config]:
 def cost_of(outcome: Outcome, config: Config) -> Cost:
     """What training takes; the output of a model that has hardly begun is twice as long as later ones, roughly."""
     if is_fitted(config):
-        return Cost(speed=1e9, validation=outcome.overhead)
+        return Cost(speed=1e9, validation=outcome.loading)
     start = outcome.loading
     if outcome.speed:
         start += max(0.0, outcome.seconds - outcome.step / outcome.speed)

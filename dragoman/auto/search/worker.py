@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import math
 import multiprocessing
 import os
@@ -11,14 +10,16 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dragoman.auto.trial import Outcome, outcome_of, state_of, train_trial
 from dragoman.base import DragomanError, RunError, brief, is_out_of_memory
 from dragoman.training import signals_wait
 
@@ -42,19 +43,9 @@ class Job(NamedTuple):
     seconds: float = math.inf  # of training after which it pauses earlier
     deadline: float = math.inf  # time.time() at which it pauses earlier; it validates after that
 
-
-class Outcome(NamedTuple):
-    """Where a run stands after a job."""
-
-    score: float  # of the best weights, higher is better
-    step: int
-    seconds: float  # of training
-    loading: float  # seconds of this job before its first step
-    overhead: float  # seconds after that besides training: validations, checkpoints
-    speed: float  # steps per second, without those in which CUDA graphs were captured
-    parameters: int
-    exact: float = 0.0  # share of exact outputs in the best validation
-    error: str = ""
+    def is_over(self, state: TrainingState) -> bool:
+        late = state.step > 0 and time.time() >= self.deadline  # a run without a step has no weights
+        return state.step >= self.until or state.seconds >= self.seconds or late
 
 
 def end_with_parent() -> None:
@@ -74,10 +65,13 @@ def run_job(job: Job) -> Outcome:
     """Train; a failure such as a diverged loss or too little memory becomes part of the outcome."""
     import torch
 
+    from dragoman.runs.tasks import load
     from dragoman.training import Stopped
 
+    torch.set_num_threads(job.threads)
     try:
-        return train_up_to(job)
+        config = load(job.config, job.overrides)
+        return retry_while_locked(partial(train_trial, config, Path(job.folder), None, job.metric, job.is_over))
     except (DragomanError, Stopped) as error:
         return failure(f"{error}")
     except Exception as error:
@@ -94,57 +88,6 @@ def failure(message: str) -> Outcome:
     return Outcome(-math.inf, 0, 0.0, 0.0, 0.0, 0.0, 0, error=message)
 
 
-def train_up_to(job: Job) -> Outcome:
-    import torch
-
-    from dragoman.runs import train
-    from dragoman.runs.tasks import load
-    from dragoman.training import Display
-
-    class Stopwatch(Display):
-        """Shows nothing; notes when the first step begins."""
-
-        loaded: float | None = None
-
-        def start(self, step: int, steps: int) -> None:
-            self.loaded = self.loaded or time.perf_counter()
-
-    def pause(state: TrainingState) -> bool:
-        late = state.step > 0 and time.time() >= job.deadline  # a run without a step has no weights
-        return state.step >= job.until or state.seconds >= job.seconds or late
-
-    torch.set_num_threads(job.threads)
-    folder = Path(job.folder)
-    config = load(job.config, job.overrides)
-    started = time.perf_counter()
-    before = state_of(folder)
-    display = Stopwatch(io.StringIO(), quiet=True)
-    state = retry_while_locked(lambda: train(config, folder, display, pause=pause))
-    wall = time.perf_counter() - started
-    loading = (display.loaded or started) - started
-    trained = state.seconds - (before.seconds if before else 0.0)
-    return outcome_of(folder, job.metric, state, loading, max(0.0, wall - loading - trained))
-
-
-def outcome_of(folder: Path, metric: str, state: TrainingState, loading: float = 0.0, overhead: float = 0.0) -> Outcome:
-    """Where a run stands, by its state and its log."""
-    from dragoman.runs import Run
-    from dragoman.training import read_tensors
-
-    rows = Run(folder).metrics()
-    rates = [row["tokens_per_second"] for row in rows if "loss" in row]
-    speed = warm_rate(rates) * state.step / max(1, state.tokens)
-    parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
-    validations = {row["step"]: row["valid"] for row in rows if "valid" in row}
-    step = state.best[0][1] if state.best else max(validations, default=0)  # best by the metric of the run itself
-    best = validations.get(step, {})
-    fitting = max((row["seconds"] for row in rows), default=0.0)  # where a model was fitted by an earlier job
-    times = (max(state.seconds, fitting), loading, overhead)
-    return Outcome(
-        score_of(best, metric), max(step, state.step), *times, speed, parameters, best.get("exact_match", 0.0)
-    )
-
-
 def outcome_of_killed(job: Job) -> Outcome:
     """Where the run of a job stands that was killed for lack of time: the best of its validations counts."""
     try:
@@ -154,28 +97,7 @@ def outcome_of_killed(job: Job) -> Outcome:
         return failure(OVERDUE)
 
 
-def warm_rate(rates: list[float]) -> float:
-    """The upper quartile of tokens per second: steps that capture a CUDA graph for a new shape are much slower."""
-    ordered = sorted(rates[1:] or rates)  # the first has the start in it
-    return ordered[3 * (len(ordered) - 1) // 4] if ordered else 0.0
-
-
-def score_of(validation: Mapping[str, float], metric: str) -> float:
-    """A metric of a validation, with the sign that makes higher better."""
-    from dragoman.scoring import higher_is_better
-
-    value = validation.get(metric, math.nan)
-    return -math.inf if math.isnan(value) else value if higher_is_better(metric) else -value
-
-
-def state_of(folder: Path) -> TrainingState | None:
-    """The newest state of a run; None: it has not begun."""
-    from dragoman.runs import newest_state
-
-    return newest_state(folder) if (folder / "config.toml").is_file() else None
-
-
-def retry_while_locked(action: Any, seconds: float = 10.0) -> Any:
+def retry_while_locked(action: Callable[[], Outcome], seconds: float = 10.0) -> Outcome:
     """Try again while a process of a killed search still holds the lock of the run; it ends within a second."""
     deadline = time.monotonic() + seconds
     while True:

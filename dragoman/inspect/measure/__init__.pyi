@@ -1,4 +1,4 @@
-from dragoman.inspect.measure.calibrate_run import calibrate as calibrate
+from dragoman.inspect.measure.calibration import calibrate as calibrate
 from dragoman.inspect.measure.comparison import compare_runs as compare_runs
 from dragoman.inspect.measure.comparison import compare_texts as compare_texts
 from dragoman.inspect.measure.comparison import story_view as story_view
@@ -10,7 +10,10 @@ from dragoman.inspect.measure.cost import timed as timed
 from dragoman.inspect.measure.evaluated_files import evaluate_files as evaluate_files
 from dragoman.inspect.measure.run_summary import best_validation as best_validation
 from dragoman.inspect.measure.run_summary import info as info
+from dragoman.inspect.measure.score_plots import alignment_lines as alignment_lines
+from dragoman.inspect.measure.score_plots import comparison_lines as comparison_lines
 from dragoman.inspect.measure.score_plots import draw_learning_curve as draw_learning_curve
+from dragoman.inspect.measure.score_plots import ngram_lines as ngram_lines
 from dragoman.inspect.measure.score_report import score_lines as score_lines
 from dragoman.inspect.measure.scored_files import check_apart as check_apart
 from dragoman.inspect.measure.scored_files import compare_files as compare_files
@@ -24,6 +27,3 @@ from dragoman.inspect.measure.suite import first_suite as first_suite
 from dragoman.inspect.measure.suite import junit_xml as junit_xml
 from dragoman.inspect.measure.suite import run_suite as run_suite
 from dragoman.inspect.measure.template_probes import probe as probe
-from dragoman.inspect.measure.text_tables import alignment_lines as alignment_lines
-from dragoman.inspect.measure.text_tables import comparison_lines as comparison_lines
-from dragoman.inspect.measure.text_tables import ngram_lines as ngram_lines

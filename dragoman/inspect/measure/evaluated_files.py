@@ -25,9 +25,9 @@ from dragoman.inference import (
     read_examples,
     unreadable_lines,
 )
+from dragoman.inspect.measure.score_plots import alignment_lines, ngram_lines
 from dragoman.inspect.measure.score_report import label_score_lines, language_model_lines, score_lines
 from dragoman.inspect.measure.scored_files import check_apart, taken_apart
-from dragoman.inspect.measure.text_tables import alignment_lines, ngram_lines
 from dragoman.inspect.options import ScoringSettings
 from dragoman.runs import Run
 from dragoman.scoring import edit_alignments, metrics_for, select_metrics

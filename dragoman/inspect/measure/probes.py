@@ -401,7 +401,6 @@ def suitable_probes(names: Sequence[str], texts: ProbeTexts) -> list[str]:
 def run_probes(
     predict: Predict, names: Sequence[str] = (), *, texts: ProbeTexts | None = None, examples: int = 2
 ) -> list[ProbeResult]:
-    """Run the named probes, by default all that suit the texts."""
     texts = texts or ProbeTexts()
     return [_run_probe(name, PROBES[name], predict, texts, examples) for name in suitable_probes(names, texts)]
 

@@ -72,7 +72,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         size_text = f"{count:,} parameters"
         streams = run.task.is_language_model
         example = f"2 streams of {size} tokens" if streams else describe_example(source, batch, size)
-    metrics, state = run.metrics(), newest_state(run.folder)
+    metrics, state, current = run.metrics(), newest_state(run.folder), current_version(run)
     trained = [row for row in metrics if "loss" in row]
     validated = [row for row in metrics if "valid" in row]
     return {
@@ -97,7 +97,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
         "valid": [{"step": row["step"], **row["valid"]} for row in validated],
         "weights": "" if getattr(run.config.model, "fitted", False) else describe_weights(run, validated),
-        "versions": version_information(run),
+        "versions": [asdict(version) | {"current": version == current} for version in list_versions(run)],
         "config": settings.as_table(run.config),
         "torch": metadata.version("torch"),
     }
@@ -108,12 +108,6 @@ def own_parameters(run: Run) -> int:
     from dragoman.inspect.views.layer_table import parameter_count
 
     return parameter_count(run.task.model(run.config, *run.tokenizers()))
-
-
-def version_information(run: Run) -> list[dict[str, Any]]:
-    """The versions that `dragoman adapt` made, and the attempts that were no better."""
-    current = current_version(run)
-    return [asdict(version) | {"current": version == current} for version in list_versions(run)]
 
 
 def member_information(run: Run) -> dict[str, Any]:
@@ -171,7 +165,6 @@ def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
 
 
 def describe_example(source: SourceReader, batch: Any, size: int) -> str:
-    """The example batch that the output shapes are for."""
     targets = f"2 targets of {batch.target.shape[-1]}"
     if source.reads_files:
         return f"2 sources of {batch.source.data.shape[1]} {source.unit}, {targets} tokens"
@@ -301,7 +294,6 @@ def format_scores(row: Mapping[str, Any]) -> str:
 
 
 def describe_weights(run: Run, validated: list[dict[str, Any]]) -> str:
-    """Which weights prediction uses, and why."""
     train = run.config.train
     try:
         path = run.weights_path()

@@ -9,8 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 from dragoman.base import DataError
 from dragoman.data.readers import read_lines
-from dragoman.inspect.measure.score_plots import draw_buckets, draw_comparison, draw_edit_table
-from dragoman.inspect.measure.text_tables import alignment_lines, bucket_lines, ngram_lines
+from dragoman.inspect.measure.score_plots import (
+    alignment_lines,
+    bucket_lines,
+    draw_buckets,
+    draw_comparison,
+    draw_edit_table,
+    ngram_lines,
+)
 from dragoman.inspect.views.figures import check_plot_path
 from dragoman.scoring import (
     MARKS,
@@ -143,12 +149,10 @@ def score_alignment(
 def taken_apart(
     hypotheses: Sequence[str], references: References, metrics: Mapping[str, TextMetric]
 ) -> dict[str, dict[str, Any]]:
-    """The terms of every score that has them, by metric."""
     return {name: metric.apart(hypotheses, references) for name, metric in metrics.items() if metric.apart is not None}
 
 
 def check_apart(metrics: Mapping[str, TextMetric]) -> None:
-    """Raise DataError if no metric can be taken apart."""
     if not any(metric.apart for metric in metrics.values()):
         raise DataError(f"no n-grams to show: found the metrics {', '.join(metrics)}, expected bleu among them")
 
@@ -184,7 +188,6 @@ MAX_WORDS = 10_000  # of a line: edit distances take time and memory that grow w
 
 
 def check_line_lengths(lines: Sequence[str], path: str | Path) -> None:
-    """Raise DataError for a line that is a whole document."""
     for number, line in enumerate(lines, 1):
         if len(line) > 2 * MAX_WORDS and (count := len(line.split())) > MAX_WORDS:
             raise DataError(

@@ -53,7 +53,6 @@ def shortlist(run: str | Path, options: ShortlistOptions | None = None) -> Learn
 
 
 def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list[int]:
-    """The most frequent target tokens, special tokens excluded."""
     counts = np.zeros(vocabulary, np.int64)
     for first in range(0, len(store), CHUNK):
         rows = store.target.rows(range(first, min(first + CHUNK, len(store))))

@@ -77,7 +77,6 @@ def bench(run: str, files: str | Pairs | None = None, options: BenchOptions | No
 
 
 def machine() -> str:
-    """This machine, in words."""
     graphics = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return f"{platform.machine()}, {torch.get_num_threads()} threads{graphics}, torch {torch.__version__}"
 
@@ -146,6 +145,5 @@ def token_batches(rows: Rows, budget: int) -> list[Batch]:
 
 
 def speed_result(name: str, seconds: Sequence[float], tokens: int, sentences: int) -> SpeedResult:
-    """The speed of the median round."""
     median = statistics.median(seconds)
     return SpeedResult(name, tokens / median, sentences / median, min(seconds), max(seconds))

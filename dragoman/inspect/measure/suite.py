@@ -293,7 +293,6 @@ def latency(predictor: Predictor, sources: Sequence[str]) -> float:
 
 
 def peak_memory() -> float:
-    """The most memory that this process has had, in megabytes."""
     try:
         import resource
     except ImportError:  # Windows
@@ -303,7 +302,6 @@ def peak_memory() -> float:
 
 
 def run_size(run: Run) -> float:
-    """The weights and tokenizers of a run, in megabytes."""
     own = [run.weights_path(), *(path for path in (run.folder / "tokenizer").iterdir() if path.is_file())]
     return sum(path.stat().st_size for path in own) / MEGABYTE
 
@@ -326,7 +324,6 @@ def junit_xml(results: Sequence[Result], name: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """The text without characters that XML cannot hold."""
     return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
 
 

@@ -164,7 +164,6 @@ def slot_names(template: str) -> list[str]:
 
 
 def read_template_probes(path: str) -> list[TemplateProbe]:
-    """The tables [[probe]] of a TOML file."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -41,10 +41,6 @@ class GradientFlow:
     radius: float  # largest singular value of W_hh (of the candidate's block)
     slope: float  # of log₁₀ ‖∂h_T/∂h_t‖ per step, by least squares
 
-    def by_distance(self) -> Tensor:
-        """The mean of ‖∂loss/∂h_t‖ by the distance T − t between the last state read and h_t: (T,)."""
-        return self.loss.mean(0).flip(0)
-
 
 def gradient_flow(subject: Subject) -> list[GradientFlow]:
     """The gradient flow of every recurrent layer; empty: the model has none."""
@@ -215,7 +211,8 @@ def gradients_view(subject: Subject) -> View | None:
         axis = subject.source  # of what the layer reads
         if axis is None or flow.loss.shape[1] != len(axis):
             axis = subject.target.shifted()
-        shown.append({**vars(flow), "by_distance": flow.by_distance(), "axis": axis.as_dict()})
+        by_distance = flow.loss.mean(0).flip(0)  # mean of ‖∂loss/∂h_t‖ by T − t, from the last state read: (T,)
+        shown.append({**vars(flow), "by_distance": by_distance, "axis": axis.as_dict()})
     return View(
         "gradients",
         "Gradient flow",

@@ -41,7 +41,6 @@ class Inspection:
     beside: Inspection | None = None  # of another run, or of this one before training
 
     def opened_at(self, kind: str, *, alone: bool = False) -> Inspection:
-        """The same with another view first, or without all others."""
         view = self.view(kind)
         if not alone:
             return replace(self, first=kind)
@@ -50,11 +49,9 @@ class Inspection:
         return replace(self, views=(view,), beside=shown)
 
     def page_data(self) -> dict[str, Any]:
-        """The data of a page; tensors are base64 of 32-bit floats."""
         return packed(self._data())
 
     def page(self) -> str:
-        """An HTML page that needs no network."""
         return build_page(f"{self.title}: inspect", "inspect-page", self.page_data())
 
     def as_dict(self) -> dict[str, Any]:
@@ -208,7 +205,6 @@ def open_variant(
 
 
 def variant_title(name: str, *, untrained: bool = False, positions: bool = True) -> str:
-    """What a page calls it."""
     changes = (["before training"] if untrained else []) + ([] if positions else ["without positions"])
     return f"{name} ({', '.join(changes)})" if changes else name
 

@@ -18,7 +18,6 @@ NULL = "(empty word)"
 
 
 def lexicon_view(subject: Subject) -> View | None:
-    """What a word aligner learned about the words of the source."""
     model, loaded = subject.model, subject.loaded
     if not isinstance(model, WordAlignerModel) or not isinstance(loaded, Predictor) or subject.source is None:
         return None

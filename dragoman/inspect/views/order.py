@@ -120,7 +120,6 @@ def added_positions(subject: Subject) -> AddedPositions | None:
 
 
 def order_view(subject: Subject) -> View | None:
-    """What another order of the source words does to the target."""
     found = order_effects(subject)
     if found is None:
         return None

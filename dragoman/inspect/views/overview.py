@@ -94,7 +94,6 @@ def _boxes(subject: Subject, views: list[View]) -> list[dict[str, Any]]:
 
 
 def _output(subject: Subject) -> str:
-    """What the last part of the model computes."""
     labels, model = getattr(subject.loaded, "labels", ()), subject.model
     if subject.writes_numbers:
         count = len(subject.loaded.target_tokenizer)

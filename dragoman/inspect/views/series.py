@@ -12,7 +12,6 @@ from dragoman.inspect.views.view import View
 
 
 def series_view(subject: Subject) -> View | None:
-    """What a Kalman filter knows at every step, in the units of the data."""
     model = subject.model
     if not isinstance(model, KalmanRegressor):
         return None

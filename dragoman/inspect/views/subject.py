@@ -112,7 +112,6 @@ class Subject:
         return "word" if self.source is None else self.source.unit
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The texts of token ids of the target."""
         loaded = self.loaded
         if isinstance(loaded, Completer):
             return loaded.tokenizer.pieces(tokens)
@@ -133,7 +132,6 @@ class Subject:
 
     @property
     def measure(self) -> str:
-        """What `log_probabilities` are."""
         return "the value" if self.writes_numbers else "log p"
 
     def log_probabilities(self, batch: Batch | None = None) -> Tensor:

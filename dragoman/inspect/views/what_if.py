@@ -137,7 +137,6 @@ def _interventions(subject: Subject) -> Iterator[Intervention]:
 
 
 def _batch_without(subject: Subject, text: str | None) -> Batch:
-    """The batch with another source text, or the subject's own."""
     if text is None:
         return subject.batch
     assert isinstance(subject.loaded, Predictor)
