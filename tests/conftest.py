@@ -6,11 +6,12 @@ import contextlib
 import fcntl
 import gc
 import io
+import json
 import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ QUICK = (
     "train.average.kind=none",
 )
 
-# Files go to the processes one by one: those that take longest must not come last, when others have nothing to do.
+# Those that take longest must not come last, when the other processes have nothing left to steal.
 LONGEST = (
     "auto/test_search_signals.py",
     "runs/tasks/test_media_end_to_end.py",
@@ -66,15 +67,16 @@ LONGEST = (
     "test_invariance.py",
     "test_readme.py",
 )
+READS_TYPES = "test_public_api.py"  # reads the cache that mypy writes beside the tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, the others as they were; tests marked `gpu` are skipped without one."""
+    """The longest files first, the reader of types last; tests marked `gpu` are skipped without a GPU."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
-    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+    items.sort(key=lambda item: (not str(item.path).endswith(LONGEST), str(item.path).endswith(READS_TYPES)))
 
 
 def pytest_collection_finish() -> None:
@@ -146,6 +148,13 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return root / name
 
 
+def own_copy(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A copy for this process, which its tests may change, of what one process makes for all."""
+    copy = factory.mktemp(name) / name
+    shutil.copytree(made_once(factory, name, make), copy, symlinks=True)
+    return copy
+
+
 @contextlib.contextmanager
 def quiet_machine(cache: Path) -> Iterator[None]:
     """One thread, a token store of our own, no torchrun around us."""
@@ -178,14 +187,18 @@ class TrainedFolder:
 @pytest.fixture(scope="session")
 def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> TrainedFolder:
     """Trained once for all tests, with no configuration but what makes it small."""
-    folder = tmp_path_factory.mktemp("work") / "with a space ü"
-    folder.mkdir()
-    names = words(330)
-    write_rows(folder / "pairs.tsv", [(word, word.upper()) for word in names[:300]])
-    write_rows(folder / "test.tsv", [(word, word.upper(), word[::-1].upper()) for word in names[300:]])
-    with quiet_machine(folder / "cache"), contextlib.chdir(folder):
-        result = call("train", "pairs.tsv", *SMALL, *QUICK)
-    return TrainedFolder(folder, folder / "runs" / "pairs", result)
+
+    def make(folder: Path) -> None:
+        names = words(330)
+        write_rows(folder / "pairs.tsv", [(word, word.upper()) for word in names[:300]])
+        write_rows(folder / "test.tsv", [(word, word.upper(), word[::-1].upper()) for word in names[300:]])
+        with quiet_machine(folder / "cache"), contextlib.chdir(folder):
+            result = call("train", "pairs.tsv", *SMALL, *QUICK)
+        (folder / "training.json").write_text(json.dumps(asdict(result)), encoding="utf-8")
+
+    folder = own_copy(tmp_path_factory, "with a space ü", make)
+    training = CommandResult(**json.loads((folder / "training.json").read_text(encoding="utf-8")))
+    return TrainedFolder(folder, folder / "runs" / "pairs", training)
 
 
 @pytest.fixture

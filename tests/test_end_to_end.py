@@ -11,6 +11,7 @@ import pytest
 import dragoman
 from dragoman.cli import guarded
 from dragoman.inference.predictor import Predictor
+from tests.conftest import own_copy
 
 Capture = pytest.CaptureFixture[str]
 SMALL = [
@@ -32,7 +33,10 @@ def words(count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("road")
+    return own_copy(tmp_path_factory, "road", train_both)
+
+
+def train_both(place: Path) -> None:
     lines = [f"{word}\t{word.upper()}\n" for word in words(600)]
     (place / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
     (place / "test.tsv").write_text("".join(lines[:50]), encoding="utf-8")
@@ -46,7 +50,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         arguments = ["train", str(place / f"{name}.toml"), *overrides, "--run", str(place / name), "--quiet"]
         assert guarded(arguments) == 0
     patch.undo()
-    return place
 
 
 @pytest.fixture(params=["transformer", "recurrent"])

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -20,7 +21,7 @@ from dragoman.base import config as settings
 from dragoman.base import plugins
 from dragoman.base.config.table import Table
 from dragoman.base.errors import ConfigError
-from tests.conftest import words
+from tests.conftest import made_once, own_copy, words
 from tests.test_extending import DRIVER
 
 ROOT = Path(__file__).parents[2]
@@ -126,21 +127,36 @@ SHORT = ["train.steps=4", "train.validate_every=4", "train.decode=4", "train.dev
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with examples/plugin, installed as pip installs any package."""
-    folder = tmp_path_factory.mktemp("installed")
+    return made_once(tmp_path_factory, "installed", partial(install, tmp_path_factory))
+
+
+def install(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> None:
     copy = tmp_path_factory.mktemp("source") / "plugin"  # a build writes into the folder that it builds
     shutil.copytree(ROOT / "examples" / "plugin", copy, ignore=shutil.ignore_patterns("__pycache__"))
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, copy], check=True)
-    return folder
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("work")
+def work(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data and a run with the decoder, the metric, the reader and the objective of the package."""
+    return own_copy(tmp_path_factory, "plugins", partial(train_with_plugins, installed))
+
+
+def train_with_plugins(installed: Path, folder: Path) -> None:
     rows = [(word, f"{word[::-1]} {word.upper()}") for word in words(60)]
     folder.joinpath("pairs.bitext").write_text("".join(f"{a} ||| {b}\n" for a, b in rows), encoding="utf-8")
     folder.joinpath("test.bitext").write_text("".join(f"{a} ||| {b}\n" for a, b in rows[:8]), encoding="utf-8")
-    return folder
+    commands = [
+        ["train", "pairs.bitext", "--run", "runs/x", "model.decoder.kind=minimal-gru", "model.decoder.width=16",
+         "model.encoder.kind=recurrent", "model.encoder.width=16", "train.metric=first_word",
+         "train.objective.kind=focal", *SHORT],
+        ["predict", "runs/x", "test.bitext", "--beam", "2"],
+        ["evaluate", "runs/x", "test.bitext", "--metric", "first_word", "--json"],
+        ["train", "runs/x", "train.steps=6"],
+    ]  # fmt: skip
+    results = run(folder, *commands, path=[installed])
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
 
 
 def run(work: Path, *commands: Sequence[str], path: Sequence[Path] = (), **environment: str) -> list[Any]:
@@ -159,21 +175,8 @@ def run(work: Path, *commands: Sequence[str], path: Sequence[Path] = (), **envir
     return results
 
 
-@pytest.fixture(scope="module")
-def trained(installed: Path, work: Path) -> list[Any]:
-    """A run with the decoder, the metric, the reader and the objective of the package; what each command printed."""
-    commands = [
-        ["train", "pairs.bitext", "--run", "runs/x", "model.decoder.kind=minimal-gru", "model.decoder.width=16",
-         "model.encoder.kind=recurrent", "model.encoder.width=16", "train.metric=first_word",
-         "train.objective.kind=focal", *SHORT],
-        ["predict", "runs/x", "test.bitext", "--beam", "2"],
-        ["evaluate", "runs/x", "test.bitext", "--metric", "first_word", "--json"],
-        ["train", "runs/x", "train.steps=6"],
-    ]  # fmt: skip
-    return run(work, *commands, path=[installed])
-
-
-def test_an_installed_package_adds_all_four_kinds(trained: list[Any], work: Path) -> None:
+def test_an_installed_package_adds_all_four_kinds(work: Path) -> None:
+    trained = json.loads((work / "results.json").read_text(encoding="utf-8"))
     assert [code for code, _, _ in trained] == [0, 0, 0, 0], trained
     (_, _, training), (_, predicted, _), (_, evaluated, _), _ = trained
     assert "best first word" in training or "first_word" in training
@@ -184,7 +187,6 @@ def test_an_installed_package_adds_all_four_kinds(trained: list[Any], work: Path
     assert config["train"]["objective"] == {"kind": "focal", "gamma": 2.0}
 
 
-@pytest.mark.usefixtures("trained")
 def test_a_run_names_its_plugins_and_never_imports_them(work: Path) -> None:
     about = json.loads((work / "runs" / "x" / "run.json").read_text(encoding="utf-8"))
     assert about["plugins"] == [{"module": "dragoman_example", "package": "dragoman-example", "version": "0.1"}]
@@ -197,7 +199,6 @@ def test_a_run_names_its_plugins_and_never_imports_them(work: Path) -> None:
         )
 
 
-@pytest.mark.usefixtures("trained")
 def test_a_module_can_be_named_and_workers_import_it(work: Path) -> None:
     """Not installed: only a folder to import from. The workers of the shards inherit the environment."""
     place = [ROOT / "examples" / "plugin"]
@@ -250,7 +251,6 @@ def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
     assert bad[2].endswith(f" ({line})\n")
 
 
-@pytest.mark.usefixtures("trained")
 def test_loading_in_python_finds_the_package(installed: Path, work: Path) -> None:
     script = "import dragoman; print(len(dragoman.load('runs/x').predict(['ab', 'cd'])))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [installed, ROOT]))}

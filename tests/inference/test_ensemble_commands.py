@@ -33,7 +33,7 @@ from dragoman.runs import Run
 from dragoman.runs.folder import member_folders, write_members
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.models import BatchWork, ServedModel
-from tests.conftest import SMALL, CommandResult, call, quiet_machine, words, write_rows
+from tests.conftest import SMALL, CommandResult, call, own_copy, quiet_machine, words, write_rows
 
 TEXTS = ["abc def", "hid", "jab fee cab"]
 
@@ -73,7 +73,12 @@ def train_ensemble(folder: Path, data: Path, *settings: str) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("ensembles")
+    folder = own_copy(tmp_path_factory, "ensembles", train_ensembles)
+    with quiet_machine(folder / "cache"), contextlib.chdir(folder):
+        yield Place(folder)
+
+
+def train_ensembles(folder: Path) -> None:
     some = words(600, longest=4)
     rows = [(" ".join(some[i : i + 3]), " ".join(some[i : i + 3]).upper()) for i in range(0, 600, 3)]
     with quiet_machine(folder / "cache"), contextlib.chdir(folder):
@@ -85,7 +90,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         (folder / "suite.toml").write_text('[[case]]\nsource = "abc def"\nmax_ratio = 100\n', encoding="utf-8")
         for name, data in (("three", "pairs.tsv"), ("back", "back.tsv")):
             train_ensemble(folder / name, folder / data)
-        yield Place(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig
 from dragoman.serving.server import run_worker
 from dragoman.serving.state import ServerState
 from dragoman.serving.system import listen
-from tests.conftest import TrainedFolder, quiet_machine
+from tests.conftest import TrainedFolder, own_copy, quiet_machine
 from tests.serving.tiny_runs import tiny_runs
 
 
@@ -77,7 +77,8 @@ def serving(config: ServeConfig, spool: Path) -> Iterator[Live]:
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory, trained_folder: TrainedFolder) -> dict[str, Path]:
     """A run of every task."""
-    return {"ab-cd": trained_folder.run, **tiny_runs(tmp_path_factory.mktemp("served"))}
+    place = own_copy(tmp_path_factory, "served", tiny_runs)
+    return {"ab-cd": trained_folder.run, **{path.name: path for path in sorted((place / "runs").iterdir())}}
 
 
 @pytest.fixture(scope="session")

@@ -24,22 +24,20 @@ def quick(table: dict[str, Any], folder: Path) -> Path:
     return folder
 
 
-def tiny_runs(place: Path) -> dict[str, Path]:
-    """Runs of all tasks but translation, by name."""
+def tiny_runs(place: Path) -> None:
+    """Runs of all tasks but translation, by name, in the folder `runs`."""
     for one in (labels, masked):
         one.write_data(place)
     media.write_data(place)
     (place / "text.txt").write_text(language_models.some_text(200, 1), encoding="utf-8")
-    found = {}
     with quiet_machine(place / "cache"):
         for name in ("classify", "regress", "tag"):
-            found[name] = quick(labels.table(name, place), place / "runs" / name)
+            quick(labels.table(name, place), place / "runs" / name)
         for name in ("speech", "captions"):
-            found[name] = quick(media.table(name, place), place / "runs" / name)
+            quick(media.table(name, place), place / "runs" / name)
         mask = next(iter(masked.MODELS))
-        found["mask"] = quick(masked.table(mask, place), place / "runs" / "mask")
-        found["characters"] = quick(language_models.table("lstm", place), place / "runs" / "characters")
-    return found
+        quick(masked.table(mask, place), place / "runs" / "mask")
+        quick(language_models.table("lstm", place), place / "runs" / "characters")
 
 
 def translation_run(place: Path) -> Path:

@@ -28,6 +28,7 @@ from dragoman.training.objectives.consistency import SimCut, SimCutConfig
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig, RiskBatch
 from dragoman.training.runtime import ProcessGroup, Runtime
 from dragoman.training.step import TrainingStep
+from tests.conftest import made_once
 from tests.processes import CONTEXT, free_port, two_processes
 from tests.training.conftest import Configure
 from tests.training.kill_driver import table, write_config
@@ -112,7 +113,10 @@ def child(environment: dict[str, str], folder: Path) -> None:
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gradients of every objective by two processes."""
-    folder = tmp_path_factory.mktemp("gradients")
+    return made_once(tmp_path_factory, "gradients", run_two)
+
+
+def run_two(folder: Path) -> None:
     both = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     children = [CONTEXT.Process(target=child, args=(both | rank, folder)) for rank in ranks]
@@ -121,7 +125,6 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for started in children:
         started.join(120)
         assert started.exitcode == 0
-    return folder
 
 
 @pytest.mark.parametrize("kind", KINDS)

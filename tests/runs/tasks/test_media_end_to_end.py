@@ -29,7 +29,7 @@ from dragoman.runs import Run, train
 from dragoman.runs.tasks.config import build
 from dragoman.runs.tasks.table import TASKS, task_of
 from dragoman.training.display import Display
-from tests.conftest import call, quiet_machine
+from tests.conftest import call, made_once, quiet_machine
 
 pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
 
@@ -207,7 +207,13 @@ def trained(place: Path, names: Iterable[str]) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Every case trained once."""
-    with trained(tmp_path_factory.mktemp("media"), CASES) as place:
+
+    def make(place: Path) -> None:
+        with trained(place, CASES):
+            pass
+
+    place = made_once(tmp_path_factory, "media", make)
+    with quiet_machine(place / "cache"):
         yield place
 
 
@@ -225,8 +231,8 @@ def test_every_task_that_reads_files_is_tried() -> None:
     assert {case["task"] for case in CASES.values()} == reading
 
 
-def test_learns_and_scores(folder: Path, name: str) -> None:
-    test, out = manifest(folder, name, "test"), folder / "out.txt"
+def test_learns_and_scores(folder: Path, tmp_path: Path, name: str) -> None:
+    test, out = manifest(folder, name, "test"), tmp_path / "out.txt"
     result = call("evaluate", folder / name, test, "--json", "--output", out)
     assert result.code == 0, result.err
     scores = json.loads(result.out)
@@ -408,9 +414,9 @@ def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
     np.testing.assert_allclose([one.score for one in together], [one.score for one in alone], atol=1e-4)
 
 
-def test_ways_of_searching(folder: Path) -> None:
+def test_ways_of_searching(folder: Path, tmp_path: Path) -> None:
     test = manifest(folder, "joint", "test")
-    words = folder / "words.txt"
+    words = tmp_path / "words.txt"
     words.write_text("".join(row.split("\t")[1] + "\n" for row in test.read_text().splitlines()))
     for options in (
         ("method=ctc", "method.mode=attention"),
@@ -424,7 +430,7 @@ def test_ways_of_searching(folder: Path) -> None:
         assert json.loads(result.out)["wer"] < (0.9 if "method.mode=attention" in options else 0.5), options
     # A language model that has seen one text alone, with enough weight, hears nothing else.
     words.write_text("high high\n")
-    terms = folder / "terms.tsv"
+    terms = tmp_path / "terms.tsv"
     terms.write_text("low\thigh\n")
     strong = (
         "method=ctc",
