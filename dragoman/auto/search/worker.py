@@ -92,7 +92,9 @@ def outcome_of_killed(job: Job) -> Outcome:
     """Where the run of a job stands that was killed for lack of time: the best of its validations counts."""
     try:
         state = state_of(Path(job.folder))
-        return outcome_of(Path(job.folder), job.metric, state) if state and state.best else failure(OVERDUE)
+        if state and state.best:
+            return outcome_of(Path(job.folder), job.metric, state)._replace(complete=False)
+        return failure(OVERDUE)
     except DragomanError:
         return failure(OVERDUE)
 
