@@ -150,8 +150,10 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 def own_copy(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """A copy for this process, which its tests may change, of what one process makes for all."""
-    copy = factory.mktemp(name) / name
-    shutil.copytree(made_once(factory, name, make), copy, symlinks=True)
+    copy, made = factory.mktemp(name) / name, made_once(factory, name, make)
+    shutil.copytree(made, copy, symlinks=True)
+    for config in copy.rglob("config.toml"):  # a run names its data by absolute paths
+        config.write_text(config.read_text(encoding="utf-8").replace(str(made), str(copy)), encoding="utf-8")
     return copy
 
 

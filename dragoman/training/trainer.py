@@ -266,10 +266,7 @@ class Trainer:
         model = self.train_step.whole_model
         with averaged_weights(model, self.train_step.average if is_main else None):
             result = self.validator.measure(model, signals.received) if is_main else None
-            score = 0.0
-            if result is not None:
-                metric = self.config.metric
-                score = result.scores[metric] if higher_is_better(metric) else -result.scores[metric]
+            score = self._score(result) if result is not None else 0.0
             interrupted, score = self.processes.all_reduce_sum([float(is_main and result is None), score])
             if not interrupted:
                 is_best = self.best_weights.rank(self.state, score)
@@ -299,6 +296,11 @@ class Trainer:
         if result is not None:
             scores = f"{result.line(config.metric)}  (first validation in {duration(wait)})"
             self.display.info(f"preview at step {state.step}  {scores}", result.sample_line())
+
+    def _score(self, result: ValidationResult) -> float:
+        """The score that selects the best weights: higher is better."""
+        value = result.scores[self.config.metric]
+        return value if higher_is_better(self.config.metric) else -value
 
     def _report(self, result: ValidationResult, is_best: bool, signals: Signals) -> None:
         state = self.state
