@@ -28,7 +28,7 @@ from dragoman.exchange.onnx_greedy import GreedyDecoder
 from dragoman.inference.engine.ctranslate2 import names
 from dragoman.inference.engine.ctranslate2_export import CTranslate2Exporter
 from dragoman.inference.load import load_predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.inference.unseen import ignore_unknown
 from dragoman.runs import Run
 
 TRANSLATE = """async ([lines, beam]) => {
@@ -78,7 +78,7 @@ def equal_texts(page: Any, run: Path, lines: list[str], beams: Sequence[int]) ->
     result = {}
     for beam in beams:
         predictor = load_predictor(run, "cpu", engine="torch", beam=beam, scores=False)
-        texts = [output.text for output in predictor.stream(lines, on_unknown=told_elsewhere)]
+        texts = [output.text for output in predictor.stream(lines, on_unknown=ignore_unknown)]
         found = page.evaluate(TEXTS, [lines, beam])
         equal = sum(mine == own for mine, own in zip(found, texts, strict=True))
         result[f"equal texts, beam {beam}"] = f"{equal} of {len(lines)}"

@@ -36,7 +36,7 @@ from dragoman.data import (
     read_examples,
 )
 from dragoman.data.media import FeatureExtractor, MediaError
-from dragoman.inference import MaskFiller, load_completer, load_run, told_elsewhere
+from dragoman.inference import MaskFiller, ignore_unknown, load_completer, load_run
 from dragoman.runs import (
     MOST,
     Action,
@@ -283,7 +283,7 @@ def check_cycle(config: Config, say: Say) -> None:
             if isinstance(loaded, MaskFiller):  # these texts have no [MASK]
                 outputs.append(loaded.evaluate([example for chosen in examples.values() for example in chosen]))
             else:
-                outputs.append(list(loaded.stream(texts, on_unknown=told_elsewhere)))
+                outputs.append(list(loaded.stream(texts, on_unknown=ignore_unknown)))
         if outputs[0] != outputs[1]:
             raise RunError("the saved model does not give the same output when it is loaded again")
     say("cycle: trained 2 steps, validated, saved, reloaded and decoded")

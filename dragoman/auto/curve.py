@@ -21,7 +21,7 @@ from dragoman.base import ConfigError, DataError, RunError, atomic_write, make_f
 from dragoman.base import config as settings
 from dragoman.data import Example, Files, file_digest, paths_of, source_hash, usable_examples
 from dragoman.data.readers import header_row
-from dragoman.inference import load_predictor, told_elsewhere
+from dragoman.inference import ignore_unknown, load_predictor
 from dragoman.inspect.measure import draw_learning_curve
 from dragoman.inspect.views import check_plot_path
 from dragoman.runs import locked
@@ -213,7 +213,7 @@ def train_and_decode(
         display.close()
         sources = [row["source"] for row in read_rows(test)]
         outputs = load_predictor(place, device).stream(
-            sources, scores=False, on_unknown=told_elsewhere, on_refused=lambda number, error: None
+            sources, scores=False, on_unknown=ignore_unknown, on_refused=lambda number, error: None
         )
         texts = [output.text for output in outputs]
         write_text(done, json.dumps({"outputs": texts, "cut_short": cut_short}, ensure_ascii=False))

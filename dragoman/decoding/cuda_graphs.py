@@ -64,7 +64,7 @@ class GraphShape:
     target_length: int
 
 
-class HoldsModel:
+class WeakModelRef:
     """Holds a model weakly, see `_DECODERS`."""
 
     def __init__(self, model: Any) -> None:
@@ -77,7 +77,7 @@ class HoldsModel:
         return model
 
 
-class GraphStep(HoldsModel):
+class GraphStep(WeakModelRef):
     """The buffers of one shape and the decoding step that runs on them; one search uses it at a time."""
 
     method = "step"  # of the model, which the graph captures
@@ -240,7 +240,7 @@ class GraphState:
         return replace(self, sources=self.sources[rows], parents=parents)
 
 
-class GraphDecoder(HoldsModel):
+class GraphDecoder(WeakModelRef):
     """A model whose decoding steps are captured; it starts and steps like the model."""
 
     def __init__(self, model: Any) -> None:

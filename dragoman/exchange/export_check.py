@@ -14,7 +14,7 @@ from dragoman.data import Example, TrainValidSplit
 from dragoman.exchange.card import CardExporter
 from dragoman.exchange.options import ExportOptions
 from dragoman.exchange.registry import EXPORTERS, export_run
-from dragoman.inference import labeler_of, load_predictor, told_elsewhere
+from dragoman.inference import ignore_unknown, labeler_of, load_predictor
 from dragoman.inference.engine import Exporter
 from dragoman.runs import Run, licence_of
 from dragoman.scoring import Metric, TextMetric, bootstrap, metrics_for
@@ -90,7 +90,7 @@ def check_export(run: Run, exporter: Exporter, path: Path) -> ExportCheck | str:
 def text_check(run: Run, exporter: Exporter, path: Path, examples: list[Example]) -> ExportCheck | None:
     predictor = load_predictor(run.folder, "cpu", engine="torch", beam=1, scores=False)
     texts = [example.model_input for example in examples]
-    outputs = [prediction.text for prediction in predictor.stream(texts, on_unknown=told_elsewhere)]
+    outputs = [prediction.text for prediction in predictor.stream(texts, on_unknown=ignore_unknown)]
     tokens = exporter.decode(run, path, [list(row) for row in predictor.codec.encode_sources(texts)])
     if tokens is None:
         return None
@@ -102,12 +102,12 @@ def label_check(run: Run, exporter: Exporter, path: Path, examples: list[Example
     labeler = labeler_of(run, "cpu")
     known = labeler.known(examples)[0]
     texts = [example.model_input for example in known]
-    own = list(labeler.stream(texts, on_unknown=told_elsewhere))
+    own = list(labeler.stream(texts, on_unknown=ignore_unknown))
     model: Any = labeler.model
     if (outputs := exporter.label_outputs(run, path, model)) is None:
         return None
     model.outputs = outputs
-    exported = list(labeler.stream(texts, on_unknown=told_elsewhere))
+    exported = list(labeler.stream(texts, on_unknown=ignore_unknown))
     head = labeler.head_decoder
     values = [[prediction.value for prediction in predictions] for predictions in (own, exported)]
     truth = [head.parse_reference(example.references[0].strip()) for example in known]

@@ -51,4 +51,4 @@ from dragoman.inference.training_data import is_english as is_english
 from dragoman.inference.training_data import is_spaced as is_spaced
 from dragoman.inference.training_data import training_texts as training_texts
 from dragoman.inference.unseen import UnseenInputs as UnseenInputs
-from dragoman.inference.unseen import told_elsewhere as told_elsewhere
+from dragoman.inference.unseen import ignore_unknown as ignore_unknown

@@ -16,7 +16,7 @@ from dragoman.inference.inputs import StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun, Seq2SeqRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError
 from dragoman.inference.pipeline import Done, Row, Work, as_input, check_positions, stream_outputs
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.inference.unseen import ignore_unknown
 from dragoman.models import decodes
 
 if TYPE_CHECKING:  # fitted models score without torch
@@ -30,7 +30,7 @@ TokenPair = tuple[Any, Sequence[int]]  # a source, which may be features, and a 
 Collate = Callable[[Any, Any], "Batch"]
 RowDone = Callable[[int], None]
 # Of callers whose inputs were predicted before, which told all that there is to tell.
-QUIET = StreamOptions(on_warning=lambda line: None, on_unknown=told_elsewhere)
+QUIET = StreamOptions(on_warning=lambda line: None, on_unknown=ignore_unknown)
 
 
 class TargetScore(NamedTuple):

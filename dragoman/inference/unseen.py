@@ -88,7 +88,7 @@ class UnseenText:
         return known is not None and any(char.isdigit() and char not in known for char in text)
 
 
-def told_elsewhere(number: int, surfaces: list[str]) -> None:
+def ignore_unknown(number: int, surfaces: list[str]) -> None:
     """An `on_unknown` for callers that look for what training did not have themselves."""
 
 

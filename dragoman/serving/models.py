@@ -28,8 +28,8 @@ from dragoman.inference import (
     Predictor,
     StreamOptions,
     TargetScore,
+    ignore_unknown,
     load_run,
-    told_elsewhere,
 )
 from dragoman.inference.align import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.runs import Run, current_version
@@ -317,7 +317,7 @@ def quiet_stream(failed: Callable[[int, DragomanError], None] | None = None) -> 
     Requests share batches, so the number of an input in its batch means nothing to a client.
     """
     return StreamOptions(
-        input_name=lambda number: "input", on_warning=lambda line: None, on_unknown=told_elsewhere, on_failed=failed
+        input_name=lambda number: "input", on_warning=lambda line: None, on_unknown=ignore_unknown, on_failed=failed
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dragoman.auto.search.state import shown_score
 from dragoman.auto.trial import score_of
-from dragoman.inference import load_predictor, told_elsewhere
+from dragoman.inference import ignore_unknown, load_predictor
 from dragoman.runs import Run
 from dragoman.scoring import score_table
 from dragoman.training import Seq2SeqValidator, resolve_device
@@ -28,7 +28,7 @@ def ensemble_score(first: Path, metric: str) -> Score:
 
     def score(folders: Sequence[Path]) -> float:
         predictor = load_predictor(folders, str(device))
-        predictions = predictor.stream(validator.texts, beam=1, scores=False, on_unknown=told_elsewhere)
+        predictions = predictor.stream(validator.texts, beam=1, scores=False, on_unknown=ignore_unknown)
         outputs = [prediction.text for prediction in predictions]
         return score_of(score_table(outputs, validator.references, (metric,), units=validator.units), metric)
 

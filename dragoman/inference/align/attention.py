@@ -16,7 +16,7 @@ from dragoman.data import Batch, SourceReader
 from dragoman.data.tokenizers import EOS, UNK
 from dragoman.decoding import Ensemble
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import told_elsewhere
+from dragoman.inference.unseen import ignore_unknown
 from dragoman.models.layers import alignment_layer, observe_attention
 
 
@@ -112,7 +112,7 @@ def attention_map(predictor: Predictor, text: str, output: str | None = None) ->
     """The cross-attention for an output, by default the predicted one."""
     source = predictor.source_tokenizer.encode(text)
     if output is None:
-        (prediction,) = predictor.stream([text], on_unknown=told_elsewhere)
+        (prediction,) = predictor.stream([text], on_unknown=ignore_unknown)
         output = prediction.text
     target = predictor.target_tokenizer.encode(output)
     batch = predictor.collator.collate(*predictor.codec.encode_pairs([text], [output])).to(predictor.device)

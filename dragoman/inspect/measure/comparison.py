@@ -15,7 +15,7 @@ import numpy as np
 from dragoman.base import DataError, DragomanError
 from dragoman.classical import FittedModel
 from dragoman.data import Example
-from dragoman.inference import Predictor, as_examples, in_letters, load_predictor, told_elsewhere
+from dragoman.inference import Predictor, as_examples, ignore_unknown, in_letters, load_predictor
 from dragoman.inspect.measure.cost import (
     THEORY,
     LayerCost,
@@ -80,7 +80,7 @@ def measure_run(
     measured: dict[str, Any] = {}
     for folder in folders:
         predictor = load_predictor(folder, device)
-        list(predictor.stream(sources[:8], on_unknown=told_elsewhere))  # warm up
+        list(predictor.stream(sources[:8], on_unknown=ignore_unknown))  # warm up
         started = time.perf_counter()
         outputs = [prediction.text for prediction in predictor.predict(sources)]
         seconds = time.perf_counter() - started

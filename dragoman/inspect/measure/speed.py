@@ -15,7 +15,7 @@ from dragoman.base import DataError, DragomanError
 from dragoman.data import Batch, Pairs, batch_of
 from dragoman.data.tokenizers import PAD
 from dragoman.decoding import EngineName, Precision
-from dragoman.inference import Predictor, load_predictor, told_elsewhere
+from dragoman.inference import Predictor, ignore_unknown, load_predictor
 from dragoman.inspect.measure.calibration import read_rows, validation_rows
 from dragoman.inspect.measure.cost import timed
 from dragoman.inspect.options import BenchOptions
@@ -118,7 +118,7 @@ def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int)
             for beam in dict.fromkeys((1, max(2, predictor.search.beam))):
 
                 def decode(predictor: Predictor = predictor, beam: int = beam) -> list[Any]:
-                    return list(predictor.stream(texts, beam=beam, on_unknown=told_elsewhere))
+                    return list(predictor.stream(texts, beam=beam, on_unknown=ignore_unknown))
 
                 tokens = sum(len(prediction.tokens) + 1 for prediction in decode())
                 seconds = [timed(decode, predictor.device) for _ in range(rounds)]

@@ -17,7 +17,7 @@ from dragoman.base import ConfigError, DataError, DragomanError
 from dragoman.base.config import Range, build, inline, read_toml, setting
 from dragoman.data import Example, TrainValidSplit
 from dragoman.decoding.constraints import find_placeholders
-from dragoman.inference import Predictor, StreamOptions, load_predictor, read_examples, told_elsewhere
+from dragoman.inference import Predictor, StreamOptions, ignore_unknown, load_predictor, read_examples
 from dragoman.inspect.measure.probes import MIN_LOOP, PROBES, max_repetitions, probe_texts, suitable_probes
 from dragoman.inspect.options import SuiteOptions
 from dragoman.runs import Run
@@ -219,7 +219,7 @@ def run_suite(run: str | Path, path: str | Path, options: SuiteOptions | None = 
 
 
 def check_cases(cases: Sequence[Case], predictor: Predictor) -> Iterator[Result]:
-    quiet = StreamOptions(on_unknown=told_elsewhere, on_warning=lambda line: None)
+    quiet = StreamOptions(on_unknown=ignore_unknown, on_warning=lambda line: None)
     inputs = [text for case in cases for text in predictor.read_as([case.source], case.tag)]
     for case, output in zip(cases, predictor.stream(inputs, stream=quiet), strict=True):
         for name in case.checks:
@@ -238,7 +238,7 @@ def check_score(
     examples = read_examples(predictor.run, file, several_references=True)
     if not examples:
         raise DataError(f"{file}: found no pair to score")
-    score, predictions = predictor.evaluate(examples, metrics=threshold.metric, on_unknown=told_elsewhere)
+    score, predictions = predictor.evaluate(examples, metrics=threshold.metric, on_unknown=ignore_unknown)
     found = score[threshold.metric]
     bounds = [f"{word} {bound:g}" for word, bound in (("at least", threshold.at_least), ("at most", threshold.at_most))
               if bound is not None]  # fmt: skip
@@ -252,7 +252,7 @@ def check_score(
             systems[other] = load_predictor(other, device)
         inputs = [example.model_input for example in examples]
         texts = {
-            "other": [output.text for output in systems[other].stream(inputs, on_unknown=told_elsewhere)],
+            "other": [output.text for output in systems[other].stream(inputs, on_unknown=ignore_unknown)],
             "own": [output.text for output in predictions],
         }
         references = [list(example.references) for example in examples]
@@ -287,7 +287,7 @@ def latency(predictor: Predictor, sources: Sequence[str]) -> float:
     seconds = []
     for source in (sources[0], *sources):
         started = time.perf_counter()
-        list(predictor.stream([source], on_unknown=told_elsewhere))
+        list(predictor.stream([source], on_unknown=ignore_unknown))
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])
 
@@ -364,7 +364,7 @@ def pair_cases(predictor: Predictor) -> Iterator[Case]:
         return
     chosen = pairs[:: max(1, len(pairs) // PAIRS)][:PAIRS]
     texts = [pair.model_input for pair in chosen]
-    for pair, output in zip(chosen, predictor.stream(texts, on_unknown=told_elsewhere), strict=True):
+    for pair, output in zip(chosen, predictor.stream(texts, on_unknown=ignore_unknown), strict=True):
         yield case_of(pair, output.text)
 
 

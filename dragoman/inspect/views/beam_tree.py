@@ -14,7 +14,7 @@ from dragoman.base import DragomanError
 from dragoman.data import Batch
 from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding import COMPLETE, KEPT, Scorer, limits_for, suppress_tokens
-from dragoman.inference import Predictor, told_elsewhere
+from dragoman.inference import Predictor, ignore_unknown
 from dragoman.inspect.views.figures import BLUE, GREEN, GREY, INK, MAX_INCHES, new_figure, one_line_labels
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
@@ -47,7 +47,7 @@ def prefix_of(nodes: Sequence[dict[str, Any]], number: int) -> list[int]:
 def beam_tree(predictor: Predictor, text: str, beam: int | None) -> dict[str, Any]:
     """The nodes of a search (see decoding/trace.py), and greedy continuations of the most probable pruned ones."""
     options: dict[str, Any] = {} if beam is None else {"beam": beam}
-    nodes = list(predictor.trace(text, on_unknown=told_elsewhere, **options))
+    nodes = list(predictor.trace(text, on_unknown=ignore_unknown, **options))
     pruned = [node for node in nodes if node["fate"] not in (KEPT, COMPLETE) and node["token"] != EOS]
     pruned = sorted(pruned, key=lambda node: -node["score"])[:MAX_CONTINUED]
     prefixes = [prefix_of(nodes, node["number"]) for node in pruned]

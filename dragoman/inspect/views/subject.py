@@ -14,7 +14,7 @@ from dragoman.classical import FittedModel, HMMTagger
 from dragoman.data import Batch, SourceReader, batch_of
 from dragoman.data.formats import MASK, MASK_ID
 from dragoman.data.tokenizers import EOS, SOS, SPECIALS
-from dragoman.inference import Completer, Labeler, MaskFiller, Predictor, told_elsewhere
+from dragoman.inference import Completer, Labeler, MaskFiller, Predictor, ignore_unknown
 from dragoman.inference.align import token_labels, word_spans
 from dragoman.inspect.options import InspectOptions
 from dragoman.models import BaseModel, Regressor, Tagger
@@ -216,7 +216,7 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
         axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
     else:
         axis = text_axis(tokenizer, text, source, unit=source_unit)
-    written = next(loaded.stream([text], engine="torch", on_unknown=told_elsewhere)).text if target is None else target
+    written = next(loaded.stream([text], engine="torch", on_unknown=ignore_unknown)).text if target is None else target
     batch = loaded.collator.collate(*loaded.codec.encode_pairs([text], [written])).to(loaded.device)
     tokenizer = loaded.target_tokenizer
     target_axis = text_axis(tokenizer, written, tokenizer.encode(written), unit=target_unit)
@@ -237,7 +237,7 @@ def _mask_subject(loaded: MaskFiller, text: str, target: str | None) -> Subject:
     logs, count = mask_distributions(loaded.model, batch)[0], row.count(MASK_ID)
     if target is None:
         logs[:, : len(SPECIALS)] = -torch.inf  # they are no text
-        filling, filled = logs.argmax(1).tolist(), next(loaded.stream([text], on_unknown=told_elsewhere)).text
+        filling, filled = logs.argmax(1).tolist(), next(loaded.stream([text], on_unknown=ignore_unknown)).text
     else:
         filling, filled = loaded.target_tokenizer.encode(target), text
         if len(filling) != count:
@@ -272,7 +272,7 @@ def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
         axis = replace(axis, tokens=named[0], words=named[1])
     predict, tagging = getattr(model, "predict", None), isinstance(model, Tagger | HMMTagger)
     if predict is None or not loaded.labels:
-        labels, unit = [target or next(loaded.stream([text], on_unknown=told_elsewhere)).text], "value"
+        labels, unit = [target or next(loaded.stream([text], on_unknown=ignore_unknown)).text], "value"
         if isinstance(model, Regressor):
             batch = replace(batch, target=model.predict(batch).values)
         return Subject(loaded, model, batch, axis, plain_axis(labels, unit=unit), target is not None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.classical import Floats, HMMTagger
-from dragoman.inference import Completer, Predictor, told_elsewhere
+from dragoman.inference import Completer, Predictor, ignore_unknown
 from dragoman.inspect.views.ctc import ctc_tables
 from dragoman.inspect.views.figures import INK, RED, chosen, heat
 from dragoman.inspect.views.path_table import PathTable, table_data, traced
@@ -73,7 +73,7 @@ def tables_view(subject: Subject) -> View | None:
         )
     tables += ctc_tables(subject)
     if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
-        output = next(loaded.stream([subject.source.text], engine="torch", on_unknown=told_elsewhere)).text
+        output = next(loaded.stream([subject.source.text], engine="torch", on_unknown=ignore_unknown)).text
         axis = subject.target
         by_word = len(axis.text.split()) > 1
         left, right = (text.split() if by_word else list(text) for text in (axis.text, output))

@@ -15,7 +15,7 @@ from dragoman.classical import FittedModel
 from dragoman.data import Batch
 from dragoman.data.tokenizers import EOS
 from dragoman.decoding import SUPPRESSED_TOKENS
-from dragoman.inference import Predictor, told_elsewhere
+from dragoman.inference import Predictor, ignore_unknown
 from dragoman.inspect.views.attention_layers import attention_layers
 from dragoman.inspect.views.beam_tree import continue_prefixes
 from dragoman.inspect.views.figures import bars
@@ -106,7 +106,7 @@ def what_if(subject: Subject) -> list[Change]:
     for index in sorted(range(len(changes)), key=lambda index: changes[index].difference)[:MAX_OUTPUTS]:
         with tried[index].active():
             text = tried[index].text or subject.source.text
-            outputs = loaded.stream([text], beam=1, n_best=1, engine="torch", on_unknown=told_elsewhere)
+            outputs = loaded.stream([text], beam=1, n_best=1, engine="torch", on_unknown=ignore_unknown)
             changes[index] = replace(changes[index], output=next(outputs).text)
     return [*changes, *_forced_tokens(subject, loaded, before)]
 
