@@ -11,9 +11,11 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dragoman.base.errors import ConfigError, broken_plugins
@@ -55,6 +57,7 @@ class Plugin(NamedTuple):
 loaded = False  # whether all plug-ins of this process are imported; tables ask before each read
 _lock = threading.RLock()
 _loading = False
+_script_registers = False
 
 
 def register(entry: T) -> T:
@@ -63,6 +66,9 @@ def register(entry: T) -> T:
         if place := TABLES.get(f"{cls.__module__}.{cls.__qualname__}"):
             module, _, name = place.rpartition(".")
             caller = sys._getframe(1).f_globals.get("__name__", "")
+            if caller == "__main__":
+                global _script_registers
+                _script_registers = True
             getattr(import_module(module), name).add(entry, caller)
             return entry
     known = ", ".join(name.rpartition(".")[2] for name in TABLES)
@@ -117,6 +123,21 @@ def use(modules: Iterable[str]) -> None:
         load()
         import_named(names)
         os.environ[VARIABLE] = ",".join(names)
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Processes that are spawned inside the block do not import the user's script, unless it registered entries.
+
+    They would run a script again that has no `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    if not _script_registers:
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def names_in_environment() -> list[str]:

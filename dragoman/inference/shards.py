@@ -418,7 +418,8 @@ def work_in_processes(job: Job, processes: int, progress: Callable[[int], None] 
 
     def start() -> BaseProcess:
         process = context.Process(target=_work, args=(job, threads), daemon=True)
-        process.start()
+        with plugins.without_script():
+            process.start()
         return process
 
     workers = [start() for _ in range(processes)]

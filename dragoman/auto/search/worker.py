@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.auto.trial import Outcome, outcome_of, state_of, train_trial
-from dragoman.base import DragomanError, RunError, brief, is_out_of_memory
+from dragoman.base import DragomanError, RunError, brief, is_out_of_memory, plugins
 from dragoman.training import signals_wait
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ class TrialPool:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=serve, args=(there, self.run))
-        process.start()
+        with plugins.without_script():
+            process.start()
         there.close()
         return Worker(process, here)
 
