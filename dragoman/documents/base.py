@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from dragoman.base import DataError
-from dragoman.documents.markup import Block, unchanged
+from dragoman.inference.segments import Block, unchanged
 
 MAX_BYTES = 1 << 28  # of a document, which is read whole
 
