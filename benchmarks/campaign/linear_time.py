@@ -30,10 +30,10 @@ from dragoman.base.terminal import visible
 from dragoman.classical.arpa import arpa_orders
 from dragoman.data.languages import languages_of_name
 from dragoman.data.media.files import members
+from dragoman.data.protected import find_placeholders
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.data.protected import find_placeholders
 from dragoman.data.sentences import split_fields, split_long, split_sentences
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer

@@ -16,13 +16,14 @@ from dragoman.inference.segments import Parsing, Segment, join_texts, parts_of_t
 
 SPANS = [
     "{name}", "%s", "%(place)s", "%1$@", "%ld", "%.2f", "%%", "%@", "&amp;", "&#39;", "${x}", "{{x}}", "mail@x.org",
-    "https://a.org/b?c=d&e=1", "www.x.org/y.", "https://a.b/{id}", "<b>", "</b>", "<i>", "</i>", "<br/>", "</a>", "<1>",
-    '<a href="https://x.org/a b">', "</1>", '<x id="1"/>', "{n, plural, one {# file in {d}} other {<b>#</b> files, %s}}",
+    "https://a.org/b?c=d&e=1", "www.x.org/y.", "https://a.b/{id}", "<b>", "</b>", "<i>", "</i>", "<br/>", "</a>",
+    "<1>", '<a href="https://x.org/a b">', "</1>", '<x id="1"/>', "{n, plural, one {# file in {d}} other {<b>#</b> files, %s}}",
     "{g, select, male {He said “hi”} female {She} other {They}}",
 ]  # fmt: skip
 TEXTS = [
     "12", "7,5 km", "B12", "dogs", "cats", "The file", "is", "— ", "- ", "• ", "1. ", "(2) ", "a) ", "“", "”", "„", '"',
-    "«", "»", "(", ")", ".", ",", "!", ":", "  ", "…", "100%", "50 %", "<", ">", "a < b", "{", "}", "&", "日本", "don’t",
+    "«", "»", "(", ")", ".", ",", "!", ":", "  ", "…", "100%", "50 %", "<", ">", "a < b", "{", "}", "&", "日本",
+    "don’t",
 ]  # fmt: skip
 Model = Callable[[str, random.Random], str]
 
@@ -102,7 +103,8 @@ def check_segment(seed: int) -> None:
             about = f"{model.__name__}, {parsing}: {text!r} became {output!r}"
             assert kept(output) == kept(text), about
             assert nests(output) or not nests(text), about
-            assert output == text or model is not identity, about
+            if model is identity:  # a space may keep parts from being a span together
+                assert output.replace(" ", "") == text.replace(" ", "") if parsing.apart else output == text, about
 
 
 @pytest.mark.parametrize("first", range(0, 600, 150))
