@@ -77,6 +77,8 @@ from dragoman.data.sentences import ABBREVIATIONS as ABBREVIATIONS
 from dragoman.data.sentences import Sentence as Sentence
 from dragoman.data.sentences import fitting_sentences as fitting_sentences
 from dragoman.data.sentences import join_sentences as join_sentences
+from dragoman.data.sentences import places_to_cut as places_to_cut
+from dragoman.data.sentences import split_sentences as split_sentences
 from dragoman.data.source_reader import SourceReader as SourceReader
 from dragoman.data.source_reader import Span as Span
 from dragoman.data.split import FEW as FEW

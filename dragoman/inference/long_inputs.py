@@ -16,18 +16,24 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dragoman.base import DataError
-from dragoman.data import SourceReader, unbroken_spans
+from dragoman.data import SourceReader, fitting_sentences, places_to_cut, split_sentences, unbroken_spans
 from dragoman.data.tokenizers import split_tag
 from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.segments import Parsing, Part, join_texts, parts_of_text
-from dragoman.runs.tasks import Config, encoder_of, length_limit
+from dragoman.runs import Run
+from dragoman.runs.tasks import encoder_of, length_limit
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of UTF-8: a shorter text cannot be too long
 LABEL_TOKENS = 4096  # a label may depend on any part of a text, so texts are read whole up to so many tokens
 OnWarning = Callable[[str], None]  # gets a message
 Excess = tuple[str, int]  # what is wrong with a text that is too long, and the limit
+LEAST_PAIRS = 1_000  # of fewer, the longest hundredth says little
+LEAST_LENGTH = 10  # tokens; a training whose sources are shorter had words and names, no sentences
+LEAST_CORRELATION = 0.5  # of target with source lengths: a translation grows with its source, a summary does not
+COMMAS = frozenset(",،、，")  # running text has some; commands, formulas and spelled words have none
+AT_SPACES = 2  # times the usual length: a text without punctuation is cut from there on, in the midst of its clauses
 
 
 class LengthLimits(NamedTuple):
@@ -36,26 +42,67 @@ class LengthLimits(NamedTuple):
     tokens: int
     tokens_setting: str
     characters: int
+    # Tokens that nearly all sources of the training had at most. Of a longer one, a model leaves out most, so it reads
+    # that in parts if there are places to cut. None: not known, or no reason to cut (`usual_length`).
+    usual: int | None = None
 
     @classmethod
-    def of(cls, config: Config) -> LengthLimits:
+    def of(cls, run: Run) -> LengthLimits:
         """The limits of a run: those of its data and of its encoder."""
+        config = run.config
         limits = [(config.data.max_length, "data.max_length")]
         setting, maximum = length_limit(encoder_of(config))
         if maximum is not None:
             limits.append((maximum - 1, f"model.encoder.{setting}"))  # <eos> takes one
-        return cls(*min(limits), config.data.max_characters)
+        return cls(*min(limits), config.data.max_characters, usual_length(run))
 
-    def excess(self, text: str, tokenizer: SourceReader | None = None) -> Excess | None:
-        """What is wrong with a text that is longer than the limits; without a tokenizer only its characters count."""
+    def excess(self, text: str, tokenizer: SourceReader | None = None, usual: bool = False) -> Excess | None:
+        """What is wrong with a text that is longer than the limits; without a tokenizer only its characters count.
+
+        With `usual` it should be no longer than those of the training either, unless it has no place to cut.
+        """
         if len(text) > self.characters:
             expected = f"expected at most data.max_characters = {self.characters:,}"
             return f"found {len(text):,} characters, {expected}", self.characters
-        if tokenizer is None or len(text) <= self.tokens // MAX_TOKENS_PER_CHARACTER:
+        least = min(self.tokens, self.usual) if usual and self.usual is not None else self.tokens
+        if tokenizer is None or len(text) <= least // MAX_TOKENS_PER_CHARACTER:
             return None
-        if (count := len(tokenizer.encode(text))) <= self.tokens:
+        if (count := len(tokenizer.encode(text))) <= least:
             return None
-        return f"found {count:,} tokens, expected at most {self.tokens_setting} = {self.tokens:,}", self.tokens
+        if count > self.tokens:
+            return f"found {count:,} tokens, expected at most {self.tokens_setting} = {self.tokens:,}", self.tokens
+        clauses_only = count <= AT_SPACES * least
+        if not places_to_cut(text, clauses_only) and len(split_sentences(text)) == 1:
+            return None
+        return f"found {count:,} tokens, expected at most {least:,} as in 99 % of the training", least
+
+    def split(self, text: str, tokenizer: SourceReader, read: Callable[[str], Iterable[str]]) -> list[str]:
+        """The parts of a text that is too long; they join to the text. `read` gives what the model reads of one."""
+
+        def fits(part: str, usual: bool) -> bool:
+            return all(self.excess(own, tokenizer, usual) is None for own in read(part))
+
+        if self.usual is None:
+            return split_text(text, lambda part: fits(part, False))
+        sentences = fitting_sentences(text, lambda part: fits(part, True))
+        return [sentence.text + sentence.space for sentence in sentences]
+
+
+def usual_length(run: Run) -> int | None:
+    """The 99th percentile of source lengths in the training of a run that translates running text; else None.
+
+    Nothing is cut only for its length where parts would be worse than the whole. Fitted models read any length alike;
+    a run that started from another one has learned from more data than its own. Spelled words, commands and formulas
+    have no commas, and a summary needs the whole text: its length does not follow that of its source.
+    """
+    if not run.task.searches or run.is_fitted or run.config.train.pretrained is not None:
+        return None
+    data = run.data
+    lengths, pairs = data.get("source_lengths") or {"p99": 0}, data["train"].get("pairs", 0)
+    text = str(data.get("characters", {}).get("source", ""))
+    if lengths["p99"] < LEAST_LENGTH or pairs < LEAST_PAIRS or COMMAS.isdisjoint(text):
+        return None
+    return int(lengths["p99"]) if lengths["correlation"] >= LEAST_CORRELATION else None
 
 
 class InputTooLongError(DataError):
@@ -104,24 +151,24 @@ def parts_of(
         return None
     limits = limits._replace(tokens=limits.tokens - bool(tag))
     parts = parts_of_text(text, parsing)
-    problems = (limits.excess(part.text, tokenizer) for part in parts if not part.copied)
+    whole_only = bool(item.constraints and replace(item.constraints, forbid=()))
+    problems = (limits.excess(part.text, tokenizer, usual=not whole_only) for part in parts if not part.copied)
     excess = next(filter(None, problems), None)
     if excess is None:
         return None if parts == [Part(text, False)] else parts
-    if item.constraints and replace(item.constraints, forbid=()):
+    if whole_only:
         reason = "a text that is read in parts can have no prefix, terms, pattern or required phrases"
         raise InputTooLongError(place, text, excess, reason)
 
-    def fits(text: str) -> bool:
-        pieces = parts_of_text(text, parsing)
-        return all(piece.copied or limits.excess(piece.text, tokenizer) is None for piece in pieces)
+    def read(text: str) -> Iterable[str]:
+        return [piece.text for piece in parts_of_text(text, parsing) if not piece.copied]
 
     small: list[Part] = []
     for part in parts:
-        if part.copied or limits.excess(part.text, tokenizer) is None:
+        if part.copied or limits.excess(part.text, tokenizer, usual=True) is None:
             small.append(part)
             continue
-        for piece in split_text(part.text if part.segment is None else part.segment.raw, fits):
+        for piece in limits.split(part.text if part.segment is None else part.segment.raw, tokenizer, read):
             small += [inner for stripped in stripped_parts(piece) for inner in read_parts(stripped, parsing)]
     warn(f"{place}: {excess[0]}; read in {sum(not part.copied for part in small)} parts")
     return small

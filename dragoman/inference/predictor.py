@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -40,7 +41,7 @@ from dragoman.inference.inputs import (
     constrained_inputs,
     tagged_sources,
 )
-from dragoman.inference.loaded import Backend, Seq2SeqRun, open_backend
+from dragoman.inference.loaded import Backend, LoadedRun, Seq2SeqRun, open_backend
 from dragoman.inference.long_inputs import (
     OnWarning,
 )
@@ -166,6 +167,7 @@ class Predictor(Seq2SeqRun):
     def trace(self, text: str, options: DecodingOptions | None = None, **keywords: Unpack[SearchKeywords]) -> Nodes:
         """Every continuation that the search for a text ranked: see decoding/trace.py."""
         traces: list[Nodes] = []
+        keywords.setdefault("split_long", False)  # there is one search to show
         keywords["on_trace"] = lambda _, nodes: traces.append(nodes)
         list(self.stream([text], options, **keywords))
         return traces[0]
@@ -208,9 +210,24 @@ class Predictor(Seq2SeqRun):
             raise RunError(
                 f"min_confidence: {whose} has no calibrated confidences; first: dragoman calibrate {self.run.folder}"
             )
-        work = SearchWork(self, options, config, backend, reranker, calibration, traced)
+        reader = self if options.split_long is not False else self.whole_reader
+        if options.split_long and reader.length_limits.usual is None:
+            raise ConfigError(
+                f"split_long: {self.run.folder} stores no length to split at, expected a run that translates sentences"
+            )
+        work = SearchWork(reader, options, config, backend, reranker, calibration, traced)
         work.can_use_engine()  # where the engine is required and cannot, an error comes before any work
         return work
+
+    @cached_property
+    def whole_reader(self) -> Predictor:
+        """This predictor, but that it reads inputs as a whole up to the hard limits of the model."""
+        reader = copy(self)
+        reader.length_limits = self.length_limits._replace(usual=None)
+        return reader
+
+    def fits(self, text: str) -> bool:
+        return LoadedRun.fits(self if self.defaults.split_long is not False else self.whole_reader, text)
 
     def in_context(self, texts: Iterable[str]) -> list[str]:
         """The sentences of a document, each with its context, so that they may be computed in any order."""
@@ -349,7 +366,10 @@ class Predictor(Seq2SeqRun):
         examples, faults = readable_examples(self, every, evaluation.skip_unreadable, stream.on_unreadable)
         tagged = map(ConstrainedInput, tagged_sources(examples, options.tag, self.tags))
         inputs = constrained_inputs([*tagged], options)
-        predictions = list(self.stream(inputs, replace(options, tag=None), stream))
+        # A test set is what it measures: whoever tests lengths that training had not, wants to see how the model does,
+        # and scores of two runs compare only if both have read the same texts.
+        whole = replace(options, tag=None, split_long=bool(options.split_long))
+        predictions = list(self.stream(inputs, whole, stream))
         texts, references = [output.text for output in predictions], [example.references for example in examples]
         draws = evaluation.draws if evaluation.intervals else 0
         sources = [example.source for example in examples]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.base import DragomanError
 from dragoman.data import fitting_sentences
@@ -22,6 +22,7 @@ from dragoman.inference.prediction import Prediction
 from dragoman.inference.segments import Part, Segment, parts_of_text, sentence_links, words_of
 
 if TYPE_CHECKING:
+    from dragoman.inference.predictor import Predictor
     from dragoman.inference.search_work import SearchWork
 
 SHORT = 8  # words up to which a text is not read in parts
@@ -148,11 +149,12 @@ class Restoring:
     def aligned(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Any]:
         """The alignments of sources and outputs; none where the model has no attention to read them from."""
         distinct = list(dict.fromkeys(pairs))
-        if not distinct or (view := self.work.run.alignment_view) is None:
+        predictor = cast("Predictor", self.work.run)
+        if not distinct or (view := predictor.alignment_view) is None:
             return {}
         align = import_module("dragoman.inference.align").align_pairs  # which imports this room
         try:
-            return dict(zip(distinct, align(self.work.run, distinct, view=view, segment=words_of), strict=True))
+            return dict(zip(distinct, align(predictor, distinct, view=view, segment=words_of), strict=True))
         except DragomanError:
             return {}
 

@@ -248,7 +248,7 @@ def check_score(
     if threshold.not_worse_than:
         other = str(where / threshold.not_worse_than)
         if other not in systems:
-            systems[other] = load_predictor(other, device)
+            systems[other] = load_predictor(other, device, split_long=False)  # as evaluate reads
         inputs = [example.model_input for example in examples]
         texts = {
             "other": [output.text for output in systems[other].stream(inputs, on_unknown=ignore_unknown)],
