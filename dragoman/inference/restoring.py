@@ -50,7 +50,7 @@ class Restoring:
         self.beam = work.config.beam if work.options.method is None and work.reranker is None else 1
 
     def outputs(self, rows: Sequence[Row], predictions: Sequence[Prediction]) -> list[Prediction]:
-        out, best = list(predictions), dict[int, list[Prediction]]()
+        out, best = list(predictions), dict[int, tuple[int, list[Prediction]]]()  # faults of the best output, and all
         waiting: dict[int, Attempt] = {}
         for index, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
             if row.segment is not None or self.work.options.placeholders:
@@ -61,16 +61,16 @@ class Restoring:
             failed: dict[int, Attempt] = {}
             for (index, attempt), restored in zip(waiting.items(), self.restored([*waiting.values()]), strict=True):
                 found = attempt.candidates(restored)
-                good = next((place for place, one in enumerate(found) if self.keeps(attempt.row, one)), None)
-                if good is not None:
-                    found.insert(0, found.pop(good))
-                if good is not None or index not in best:
-                    best[index] = found
-                if good is None and (parts := next(further[index], None)) is not None:
+                faults = [self.faults(attempt.row, one) for one in found]
+                least = min(faults)
+                if index not in best or least < best[index][0]:
+                    found.insert(0, found.pop(faults.index(least)))
+                    best[index] = least, found
+                if least and (parts := next(further[index], None)) is not None:
                     failed[index] = Attempt(attempt.row, parts)
             self.compute([*failed.values()])
             waiting = failed
-        for index, found in best.items():
+        for index, (_, found) in best.items():
             out[index] = replace(found[0], alternatives=tuple(found[1 : self.work.options.n_best]))
         return out
 
@@ -158,11 +158,11 @@ class Restoring:
         except DragomanError:
             return {}
 
-    def keeps(self, row: Row, output: Prediction) -> bool:
-        """Whether an output has all that its source must keep, and is no loop."""
+    def faults(self, row: Row, output: Prediction) -> int:
+        """How much an output lacks of what its source must keep, and whether it is a loop or far too short."""
         if not self.work.options.placeholders:
-            return True
+            return 0
         segment = self.segment(row)
-        return segment.has_all(output.text) and not any(
+        return (not segment.has_all(output.text)) + sum(
             finding.hard for finding in check_translation(segment.raw, output.text)
         )
