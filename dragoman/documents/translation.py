@@ -20,8 +20,7 @@ from dragoman.data.tokenizers import split_context
 from dragoman.decoding import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
-from dragoman.documents.numbers import Localise
-from dragoman.inference import Prediction, Predictor, StreamOptions, UnseenInputs, has_letter
+from dragoman.inference import Localise, Prediction, Predictor, StreamOptions, UnseenInputs, has_letter
 
 if TYPE_CHECKING:
     from dragoman.inference.align import AttentionView, WordAlignment

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dragoman.decoding.constraints.source import NUMBERS, find_placeholders
-from dragoman.documents.numbers import NOTATIONS, localiser, notation_of
+from dragoman.inference.numbers import NOTATIONS, localiser, notation_of
 from dragoman.documents.registry import open_document
 from dragoman.documents.translation import finished, translate_units
 from tests.documents.model import ChangingEngine
