@@ -64,6 +64,7 @@ from dragoman.data.protected import icu_messages as icu_messages
 from dragoman.data.protected import protected_spans as protected_spans
 from dragoman.data.protected import tag_kind as tag_kind
 from dragoman.data.protected import unbroken_spans as unbroken_spans
+from dragoman.data.protected import without_protected as without_protected
 from dragoman.data.protected import without_spans as without_spans
 from dragoman.data.remote import is_remote as is_remote
 from dragoman.data.remote import local_copy as local_copy

@@ -31,6 +31,7 @@ GRAMMAR = {
 # A number takes the letters with it that touch it, as in B12, and the unit behind it.
 NUMBER = rf"\d++(?:[.,:/’'-]\d++)*+(?:[ \u00a0]?(?:{UNITS})(?!\w))?"
 _GRAMMAR = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in GRAMMAR.items()))
+SIGN = "\ufffc"  # object replacement character
 _SIGNS = re.compile(r"[<{%&@]|://|www\.")  # without one of them a text has no span
 _NUMBER = re.compile(NUMBER)
 _ARGUMENT = re.compile(r"\{\s*+[\w.-]++\s*+,\s*+(?:plural|select|selectordinal)\s*+,(?:\s*+offset:\d++)?")
@@ -127,6 +128,20 @@ def _protected_texts(text: str, leaf: bool) -> Iterator[str]:
             yield from _protected_texts(text[first:last], True)
         place = message.end
     yield from (span.of(text[place:]) for span in protected_spans(text[place:], None, leaf))
+
+
+def without_protected(text: str, leaf: bool = False) -> str:
+    """A text with one sign, which is no letter, in place of each protected span and of the frames of ICU messages."""
+    parts, place = list[str](), 0
+    for message in icu_messages(text):
+        parts.append(without_protected(text[place : message.start], leaf))
+        parts += [f"{SIGN}{without_protected(text[first:last], True)}{SIGN}" for first, last in message.leaves]
+        place = message.end
+    rest = place
+    for span in protected_spans(text[place:], None, leaf):
+        parts += [text[rest : place + span.start], SIGN]
+        rest = place + span.end
+    return "".join([*parts, text[rest:]])
 
 
 def tag_kind(tag: str) -> tuple[str, str]:

@@ -82,10 +82,9 @@ def translate(
     """Translate documents and write them, each when the caller asks for it; names and options are checked before."""
     from dragoman.decoding import DecodingOptions
     from dragoman.documents.base import Reading
-    from dragoman.documents.numbers import localiser
     from dragoman.documents.registry import FORMATS, open_document
     from dragoman.documents.translation import DocumentTranslator
-    from dragoman.inference import load_predictor
+    from dragoman.inference import load_predictor, localiser
 
     options, decoding = options or TranslateOptions(), decoding or DecodingOptions()
     if not files:

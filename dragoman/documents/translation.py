@@ -18,8 +18,7 @@ from dragoman.data import Sentence, fitting_sentences
 from dragoman.data.tokenizers import split_context
 from dragoman.decoding import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
-from dragoman.documents.numbers import Localise
-from dragoman.inference import Prediction, Predictor, StreamOptions, UnseenInputs
+from dragoman.inference import Localise, Prediction, Predictor, StreamOptions, UnseenInputs
 from dragoman.inference.segments import Aligned, Block, Span, has_letter, place_markup, sentence_links, words_of
 
 if TYPE_CHECKING:

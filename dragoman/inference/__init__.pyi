@@ -2,6 +2,9 @@ from dragoman.inference.back_translation import BackTranslateOptions as BackTran
 from dragoman.inference.back_translation import back_translate as back_translate
 from dragoman.inference.baselines import baselines_of as baselines_of
 from dragoman.inference.baselines import best_baseline as best_baseline
+from dragoman.inference.checks import Finding as Finding
+from dragoman.inference.checks import LengthRatios as LengthRatios
+from dragoman.inference.checks import check_translation as check_translation
 from dragoman.inference.completer import Completed as Completed
 from dragoman.inference.completer import Completer as Completer
 from dragoman.inference.completion import CompletionOptions as CompletionOptions
@@ -29,6 +32,8 @@ from dragoman.inference.load import load_predictor as load_predictor
 from dragoman.inference.load import load_run as load_run
 from dragoman.inference.loaded import LoadedRun as LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError as InputTooLongError
+from dragoman.inference.numbers import Localise as Localise
+from dragoman.inference.numbers import localiser as localiser
 from dragoman.inference.opened_inputs import check_reading as check_reading
 from dragoman.inference.opened_inputs import open_inputs as open_inputs
 from dragoman.inference.opened_inputs import reads_files as reads_files

@@ -13,7 +13,8 @@ from dragoman.base import ConfigError
 from dragoman.data import UNKNOWN, detect, find_placeholders, same_language
 from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
-from dragoman.documents import Reading, localiser, open_document, translate_units
+from dragoman.documents import Reading, open_document, translate_units
+from dragoman.inference import localiser
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import terminology_of

@@ -6,3 +6,4 @@ from dragoman.data.cleaning.rules import Profile as Profile
 from dragoman.data.cleaning.rules import Rule as Rule
 from dragoman.data.cleaning.rules import Settings as Settings
 from dragoman.data.cleaning.rules import chosen_rules as chosen_rules
+from dragoman.data.cleaning.rules import scripts_of as scripts_of
