@@ -60,7 +60,7 @@ class Gate:
         try:
             try:
                 if refusal := exchange.refusal():
-                    if refusal[0] != 413:
+                    if refusal[0] != 413 and not exchange.ambiguous:
                         await exchange.read_body()
                     await exchange.answer(*refusal)
                     return
@@ -85,7 +85,10 @@ class Exchange(ServerCall):
         self.started = time.monotonic()
         self.status = 0
         self.received = 0
-        has_body = self.headers.get("content-length", b"0") != b"0" or "transfer-encoding" in self.headers
+        chunked = "transfer-encoding" in self.headers
+        has_body = self.headers.get("content-length", b"0") != b"0" or chunked
+        # A proxy in front may see another end of the body than this server does, and so another next request.
+        self.ambiguous = chunked and ("content-length" in self.headers or scope["http_version"] == "1.0")
         self.complete = not has_body  # whether the whole body was read
         self.problem: BodyProblem | None = None
         self.is_work = scope["method"] == "POST" and scope["path"] in WORK  # asks for computation
@@ -102,6 +105,9 @@ class Exchange(ServerCall):
         path, version = self.scope["path"], self.scope["http_version"]
         if not version.startswith("1."):
             return 505, f"HTTP version: found {version}, expected 1.0 or 1.1"
+        if self.ambiguous:
+            beside = "HTTP/1.0" if version == "1.0" else "Content-Length"
+            return 400, f"Transfer-Encoding: found it together with {beside}, expected only one length of the body"
         if self.crowded and path not in WATCHED:
             return 503, f"found more than {self.state.limits.connections:,} open connections; try again later"
         length = self.headers.get("content-length", b"0")
