@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import time
 from contextlib import suppress
 from typing import Any
@@ -44,6 +45,16 @@ def is_token(sent: bytes, token: str) -> bool:
     return any(hmac.compare_digest(sent, spelling) for spelling in spellings)
 
 
+def network_of(client: tuple[str, int] | None) -> str:
+    """The address of a client; of IPv6 the network, of which every client has millions of addresses."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(client[0] if client else "")
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+        return str(getattr(address, "ipv4_mapped", None) or address)
+    return ""
+
+
 class Gate:
     """ASGI middleware around the whole application."""
 
@@ -81,6 +92,7 @@ class Exchange(ServerCall):
     def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(state)
         self.scope, self._receive, self._send = scope, receive, send
+        self.client = network_of(scope["client"])
         self.headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
         self.started = time.monotonic()
         self.status = 0

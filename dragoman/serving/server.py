@@ -30,7 +30,6 @@ from dragoman.serving.app import create_app
 from dragoman.serving.batcher import Busy
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.models import Models
-from dragoman.serving.spool import Spool
 from dragoman.serving.state import CALL, ClientLeft, ServerCall, ServerState
 
 _LENGTHS = re.compile(
@@ -238,7 +237,7 @@ def run_worker(
     system.limit_arenas()
     models = Models(config)
     models.warm_up()
-    state = ServerState(config, models, Spool(spool))
+    state = ServerState(config, models, spool)
     limits = config.limits
     protocol: Any = type("Protocol", (GuardedProtocol,), {"state": state})
     settings = uvicorn.Config(
