@@ -210,7 +210,7 @@ def _repetition(text: str) -> str:
             if run >= (3 if period == 1 else 2 * period):
                 return " ".join(words[index - period + 1 : index + 1])
     if len(words) >= MIN_WORDS:
-        triples = Counter(zip(words, words[1:], words[2:], strict=False))
+        triples = Counter[tuple[str, ...]](zip(words, words[1:], words[2:], strict=False))
         if len(triples) < 0.5 * (len(words) - 2):
             return " ".join(max(triples, key=triples.__getitem__))
     return ""

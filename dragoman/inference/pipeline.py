@@ -111,6 +111,10 @@ class Work(ABC, Generic[Output]):
         """The output of an input that needs no work: a translation memory has it."""
         return None
 
+    def beside(self, known: Output, output: Output | None) -> Output | None:
+        """A known output with others as its alternatives; without an output: itself, or None where it needs others."""
+        return known
+
     def accepted(self, output: Output, text: str) -> Output:
         """The output as the caller gets it: without its text where the caller wants none that is so uncertain."""
         return output
@@ -211,8 +215,9 @@ class Window(Generic[Output]):
                 return []
             if (known := work.known(prepared)) is not None:
                 self.known[index] = known
-                self.stream.done(1)
-                return []
+                if work.beside(known, None) is not None:
+                    self.stream.done(1)
+                    return []
             parts = work.plan(prepared, name, self.stream.warn)
         except DragomanError as error:
             self.fail(index, error)
@@ -223,7 +228,8 @@ class Window(Generic[Output]):
             self.parts[index] = parts
             read = [(work.part(prepared, part, parts), part.segment) for part in parts if not part.copied]
             rows = [Row(index, number, name, item, context, segment=segment) for item, segment in read]
-        self.report_unseen(number, prepared)
+        if known is None:
+            self.report_unseen(number, prepared)
         if not rows:
             self.stream.done(1)
         return rows
@@ -300,7 +306,9 @@ class Window(Generic[Output]):
         """Hand the error of an input to the caller, or raise it; the input has an empty output."""
         if index in self.failed:
             return
-        if isinstance(error, InputTooLongError) and self.stream.on_refused is not None:
+        if index in self.known:
+            pass  # it goes without alternatives
+        elif isinstance(error, InputTooLongError) and self.stream.on_refused is not None:
             self.stream.on_refused(self.first + index, error)
         elif self.stream.on_failed is not None:
             self.stream.on_failed(self.first + index, error)
@@ -334,6 +342,8 @@ class Window(Generic[Output]):
                 nodes = self.work.trace_table(row)
             else:
                 output = self.known.get(index, self.work.empty)
+            if index in self.known and (own or index in self.parts) and index not in self.failed:
+                output = self.work.beside(self.known[index], output) or output
             if self.stream.on_trace is not None:
                 self.stream.on_trace(text, nodes)
             yield self.work.accepted(output, text)

@@ -259,6 +259,13 @@ class SearchWork(Work[Prediction]):
         target = memory.exact(item.text)
         return None if target is None else replace(NO_PREDICTION, text=target, memory=Match(1.0, item.text, target))
 
+    def beside(self, known: Prediction, output: Prediction | None) -> Prediction | None:
+        if output is None:
+            return known if self.options.n_best == 1 else None
+        found = (replace(output, alternatives=()), *output.alternatives)
+        others = [other for other in found if other.text != known.text]
+        return replace(known, alternatives=tuple(others[: self.options.n_best - 1]))
+
     def accepted(self, output: Prediction, text: str) -> Prediction:
         memory = cast("TranslationMemory | None", self.options.memory)
         if memory is not None and output.memory is None and self.options.scores:

@@ -93,6 +93,26 @@ def test_texts(live: Live, client: DeepLClient) -> None:
     assert answer == {"translations": [{"detected_source_language": "AB", "text": plain}]}
 
 
+def test_context_is_read_before_the_texts_or_refused(
+    live: Live, client: DeepLClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["abc", "fhg"]
+    plain = [str(output) for output in client.translate_text(texts, target_lang="CD")]  # type: ignore[union-attr]
+    with pytest.raises(DeepLException, match=r"'context' not supported: the run .* reads one sentence at a time"):
+        client.translate_text(texts, target_lang="CD", context="Before.")
+    assert str(client.translate_text("abc", target_lang="CD", context=" ")) == plain[0]
+    predictor, read = live.state.models["ab-cd"].predictor, list[list[str]]()
+
+    def in_context(texts: list[str]) -> list[str]:
+        read.append(texts)
+        return texts
+
+    monkeypatch.setattr(predictor, "context", 1)
+    monkeypatch.setattr(predictor, "in_context", in_context)
+    client.translate_text(texts, source_lang="AB", target_lang="CD", context="One before.\n Two\tbefore.")
+    assert read == [["One before.", "Two before.", *texts]]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

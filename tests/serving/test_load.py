@@ -187,6 +187,34 @@ def test_an_unknown_version_of_http_is_refused(live: Live) -> None:
     assert b"HTTP version: found 9.9" in answer
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["room", "full"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_body_with_two_lengths_is_refused_with_the_connection(
+    live: Live, monkeypatch: pytest.MonkeyPatch, version: str, full: bool
+) -> None:
+    """A proxy that counts the other way would take the rest for a request of its own, or not."""
+    monkeypatch.setattr(type(live.state.batcher), "full", full)
+    length = "" if version == "1.0" else "Content-Length: 5\r\n"
+    smuggled = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    for head in (f"Transfer-Encoding: chunked\r\n{length}", f"{length}Transfer-Encoding: chunked\r\n"):
+        for rest in ("", smuggled):
+            data = f"POST /v1/predict HTTP/{version}\r\nHost: a\r\nConnection: keep-alive\r\n{head}\r\n0\r\n\r\n{rest}"
+            answer = raw(live, data.encode())
+            assert answer.startswith(b"HTTP/1.1 400 "), answer[:200]
+            assert answer.count(b"HTTP/1.1") == 1
+            assert b"connection: close" in answer.lower()
+            assert b"Transfer-Encoding: found it together with" in answer
+
+
+def test_the_answer_under_load_leaves_doubtful_lengths_to_the_parser(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(live.state.batcher), "full", True)
+    assert raw(live, request(b"{}")).startswith(b"HTTP/1.1 503 ")
+    for second in (b"Content-Length: 3", b"Content-Length : 2", b"Content-Length: x"):
+        assert raw(live, request(b"{}", second)).startswith(b"HTTP/1.1 400 ")
+
+
 def half_a_second_head(live: Live) -> bytes:
     """What a client that stops in the middle of its second request still gets."""
     with socket.create_connection(live.listening.getsockname(), timeout=10) as connection:

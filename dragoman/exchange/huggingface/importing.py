@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-
 from dragoman.base import ConfigError, DataError, RunError, hint
 from dragoman.base import config as settings
 from dragoman.exchange.huggingface.bert import read_bert, read_roberta

@@ -17,7 +17,8 @@ from dragoman.inference.segments import Parsing, Segment, join_texts, parts_of_t
 SPANS = [
     "{name}", "%s", "%(place)s", "%1$@", "%ld", "%.2f", "%%", "%@", "&amp;", "&#39;", "${x}", "{{x}}", "mail@x.org",
     "https://a.org/b?c=d&e=1", "www.x.org/y.", "https://a.b/{id}", "<b>", "</b>", "<i>", "</i>", "<br/>", "</a>",
-    "<1>", '<a href="https://x.org/a b">', "</1>", '<x id="1"/>', "{n, plural, one {# file in {d}} other {<b>#</b> files, %s}}",
+    "<1>", '<a href="https://x.org/a b">', "</1>", '<x id="1"/>',
+    "{n, plural, one {# file in {d}} other {<b>#</b> files, %s}}",
     "{g, select, male {He said “hi”} female {She} other {They}}",
 ]  # fmt: skip
 TEXTS = [
