@@ -167,9 +167,9 @@ HOSTILE = ('<a "', "<", "x<b>", "<!--", "<code>x", "<code>x</code> ", "<b>x</b> 
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_markup_takes_no_time(part: str) -> None:
     text = part * (40_000 // len(part))
-    started = time.perf_counter()
+    started = time.thread_time()
     for one in parse_blocks(text):
         if isinstance(one, Block):
             count = len(one.text.split())
             place_markup(one, Aligned(one.text, list(reversed(range(count))), list(reversed(range(count)))))
-    assert time.perf_counter() - started < 5  # 0.3 s on a quiet machine
+    assert time.thread_time() - started < 5  # 0.3 s on a quiet machine

@@ -42,7 +42,7 @@ def page(browser: Any, live: Live) -> Iterator[Any]:
     """A new page that notes errors and requests to anywhere else."""
     context = browser.new_context(viewport={"width": 400, "height": 800})
     opened = context.new_page()
-    opened.set_default_timeout(30_000)
+    opened.set_default_timeout(120_000)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
