@@ -212,7 +212,8 @@ def _repetition(text: str) -> str:
     if len(words) >= MIN_WORDS:
         triples = Counter[tuple[str, ...]](zip(words, words[1:], words[2:], strict=False))
         if len(triples) < 0.5 * (len(words) - 2):
-            return " ".join(max(triples, key=triples.__getitem__))
+            most = max(triples, key=lambda triple: triples[triple])
+            return " ".join(most)
     return ""
 
 
