@@ -495,6 +495,11 @@ class _Projection:
             while place > max(begin, end - (parent.end - start)) and self.text[place - 1].isspace():
                 place -= 1
             return place, self.over_space(element, place)
+        if element.opening[:1].isspace() and not any(map(str.isalnum, self.source[element.end : parent.end])):
+            place = end  # a span before the last punctuation: the output may end in other words, or in another sign
+            while place > begin and not self.text[place - 1].isalnum():
+                place -= 1
+            return (place or end,) * 2
         after = not self.source[start - 1].isspace()
         word = bisect_right(self.words, start - after, key=lambda span: span[1])
         own = [target for target in self.outputs.get(word, ()) if low <= target < high]
