@@ -47,19 +47,30 @@ def translate(run: str, files: tuple[str, ...], options: TranslateOptions, setti
     translate splits texts into sentences, and sentences that are too long for the model into parts, so nothing is cut
     off. Units that have a translation already, or translate="no", are left alone. Placeholders such as {name}, %s and
     addresses are copied. Everything that is no text stays byte for byte. A unit that cannot be translated is left as it
-    is, and reported; the exit code is then 1, after all files are written.
+    is, and reported; the exit code is then 1, after all files are written. So it is if one of several files is faulty:
+    the others are translated, and the last line names the faulty ones. If none can be translated it is 2.
+
+    A file that names other languages than the run, as .xlf and .po do, is refused; --from and --to say that the
+    languages are right. The translation is labelled with the target language: lang of .html and .xhtml, w:lang of
+    .docx, Language of .po.
 
     translate replaces an output that it wrote itself and nobody has changed since, so a command can be repeated. It
     refuses to replace any other file; --force replaces it.
     """
-    failed = 0
+    failed, faulty = 0, list[str]()
     for done in translate_files(run, files, options, settings.decoding()):
-        if done.output == "-":
-            sys.stdout.buffer.write(done.translation.data)
+        if done.translation is None:
+            faulty.append(done.file)
+        else:
+            failed += len(done.translation.faults)
+            if done.output == "-":
+                sys.stdout.buffer.write(done.translation.data)
         for message in done.messages():
             print_message(message)
-        failed += len(done.translation.faults)
     if failed:
         units = f"{failed:,} unit{'s' if failed > 1 else ''}"
         print_message(f"{units} could not be translated and {'are' if failed > 1 else 'is'} left as before")
-        raise click.exceptions.Exit(1)
+    if faulty:
+        print_message(f"{len(faulty):,} of {len(files):,} files could not be translated: {', '.join(faulty)}")
+    if failed or faulty:
+        raise click.exceptions.Exit(2 if len(faulty) == len(files) else 1)

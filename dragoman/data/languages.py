@@ -38,7 +38,11 @@ THREE_LETTERS: dict[str, str] = dict(
     )
 )
 MAX_DETECTED = 2_000  # characters: more do not change the answer, and take seconds
+# How many times as probable another language must be for a text to be in none of some languages. Of 6,000 sentences of
+# Multi30k and Tatoeba in English and German, none had another that was 10 times as probable.
+CLEAR = 100.0
 _LOCK = threading.Lock()
+_CODE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
 _PAIR = re.compile(r"(?:^|[._])([a-z]{2,3})(?:-|_|2|_to_)([a-z]{2,3})(?:$|[._-])")
 
 
@@ -51,6 +55,12 @@ def languages_of_name(name: str) -> tuple[str, str]:
 def short_code(code: str) -> str:
     """The two-letter code of a language where it has one: "de" for "deu"."""
     return THREE_LETTERS.get(code.lower(), code)
+
+
+def normal_code(code: str) -> str:
+    """A language code with hyphens: "pt-BR" for "pt_BR", "sr" for "sr@latin"; empty: it names no language."""
+    code = code.strip().partition("@")[0].replace("_", "-")
+    return code if _CODE.fullmatch(code) and code.lower() not in (UNKNOWN, "mul", "zxx", "mis") else ""
 
 
 def language_name(code: str) -> str:
@@ -80,23 +90,27 @@ def load_identifier(purpose: str, extra: str) -> Any:
 
 
 @cache
-def _identifier() -> tuple[Any, frozenset[str]]:
-    """The model for `detect`, and the languages that it knows."""
-    identifier = load_identifier("detecting the language of a text", "serve")
-    return identifier, frozenset(identifier.labels)
+def _identifier() -> Any:
+    return load_identifier("detecting the language of a text", "serve")
 
 
 def detect(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
-    """The languages of a text, likeliest first, each with its probability among `languages`; it reads the beginning."""
+    """The languages of a text, likeliest first, each with its probability among `languages`; it reads the beginning.
+
+    A text that is clearly in none of them has one language, which is not among `languages`.
+    """
     text = text[:MAX_DETECTED]
-    codes = tuple(sorted({short_code(code.split("-")[0]) for code in languages} - {UNKNOWN}))
+    codes = sorted({short_code(code.split("-")[0]) for code in languages} - {UNKNOWN})
     if len(codes) == 1:
         return [(codes[0], 1.0 if text.strip() else 0.0)]
-    with _LOCK:
-        identifier, labels = _identifier()
-        known = [code for code in codes if code in labels]
-        if not known or not text.strip():
-            return [(languages[0], 0.0)]
-        identifier.set_languages(None)
-        identifier.set_languages(known)
-        return [(code, float(share)) for code, share in identifier.rank(text)]
+    with _LOCK:  # read once
+        identifier = _identifier()
+    ranked = {code: float(share) for code, share in identifier.rank(text)}
+    known = {code: ranked[code] for code in codes if code in ranked}
+    if not known or not text.strip():
+        return [(languages[0], 0.0)]
+    other = max(NAMES.keys() & ranked.keys(), key=ranked.__getitem__)
+    if len(known) == len(codes) and ranked[other] > CLEAR * max(known.values()):
+        return [(other, ranked[other])]
+    total = sum(known.values()) or 1.0
+    return sorted(((code, share / total) for code, share in known.items()), key=lambda entry: -entry[1])

@@ -21,6 +21,7 @@ class Unit(NamedTuple):
     block: Block
     location: str  # for messages: "line 7"
     translated: bool = False  # the document has a translation of it already
+    maxwidth: int | None = None  # characters that the translation may have at most
 
 
 class UnitTranslation(NamedTuple):
@@ -50,12 +51,15 @@ class Reading:
     target: str = ""
     encoding: str = ""
     review: bool = True  # mark translations for review by a person, where the format can
+    expected: tuple[str, str] = ("", "")  # languages of the run, where the caller has not said that others are right
 
 
 class Document(ABC):
     """A file with units; `render` gives its bytes again, with some units translated."""
 
     units: list[Unit]
+    sources: Sequence[str] = ()  # codes of the languages that the file names for its texts
+    targets: Sequence[str] = ()  # and for their translations
     marks_refused: ClassVar[bool] = False  # whether a unit can say that it has no translation yet
 
     @abstractmethod
@@ -71,6 +75,7 @@ class TextDocument(Document):
     """A document that is text: each translation is a few edits of it."""
 
     def __init__(self, data: bytes, reading: Reading, declared: str = "") -> None:
+        self.reading = reading
         self.file = decode(data, reading.encoding or declared)
         self.text = self.file.text
         self.units = []

@@ -39,7 +39,7 @@ class BookDocument(PackageDocument):
     """The pages that the package file names, in reading order, then other pages, then the table of contents."""
 
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(Package(data, ".epub"))
+        super().__init__(Package(data, ".epub"), reading)
         if CONTAINER not in self.package:
             raise DataError(f"document: found no {CONTAINER} in the package, expected .epub")
         tags = start_tags(self.package.read(CONTAINER), CONTAINER)

@@ -58,11 +58,15 @@ class TranslatedFile(NamedTuple):
 
     file: str
     output: str
-    translation: Translation
+    translation: Translation | None
+    error: DataError | None = None  # why there is no translation: the file is faulty
 
     def messages(self) -> Iterator[str]:
         """How many units were done, how sure the model is, and what went wrong."""
         translation = self.translation
+        if translation is None:
+            yield f"error: {self.error}"
+            return
         counts = ", ".join(f"{count:,} {name}" for name, count in translation.counts.items() if count) or "no text"
         sure = translation.confidences
         quality = f"; mean token probability {sum(sure) / len(sure):.0%}" if sure else ""
@@ -79,7 +83,11 @@ def translate(
     options: TranslateOptions | None = None,
     decoding: DecodingOptions | None = None,
 ) -> Iterator[TranslatedFile]:
-    """Translate documents and write them, each when the caller asks for it; names and options are checked before."""
+    """Translate documents and write them, each when the caller asks for it; names and options are checked before.
+
+    A faulty one among several has an error in place of a translation, and the others are translated; a faulty one
+    alone raises its error.
+    """
     from dragoman.decoding import DecodingOptions
     from dragoman.documents.base import Reading
     from dragoman.documents.registry import FORMATS, open_document
@@ -100,14 +108,23 @@ def translate(
         refuse_edited(outputs)
     for file in files:
         check_file(Path(file))
-    reading = Reading(options.source or "", language, options.encoding or "", review=not options.no_review)
+    # A file that names other languages than the name of the run is refused, unless the caller names the languages.
+    expected = "" if options.source else named[0], "" if options.target else language
+    reading = Reading(
+        options.source or "", language, options.encoding or "", review=not options.no_review, expected=expected
+    )
     predictor = load_predictor(run, options.device, decoding)
 
     def translated(file: str, written: str) -> TranslatedFile:
-        document = open_document(file, Path(file).read_bytes(), reading)
-        with progress("sentences") as done:
-            translator = DocumentTranslator(predictor, decoding, done, localise)
-            translation = translator.translate(document, options.everything)
+        try:
+            document = open_document(file, Path(file).read_bytes(), reading)
+            with progress("sentences") as done:
+                translator = DocumentTranslator(predictor, decoding, done, localise)
+                translation = translator.translate(document, options.everything)
+        except DataError as error:
+            if len(files) == 1:
+                raise
+            return TranslatedFile(file, written, None, error)
         if written != "-":
             write_output(written, translation.data)
         return TranslatedFile(file, written, translation)

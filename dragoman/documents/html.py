@@ -10,12 +10,14 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dragoman.data import same_language
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation, declared_encoding, splice
 from dragoman.documents.html_tokens import attributes_of_tag, html_tokens, tag_names, unescape_attribute, unescape_text
 from dragoman.inference.segments import Block, Token, block_of
 
 READABLE = frozenset({"alt", "title", "placeholder", "aria-label"})
 SUMMARIES = frozenset({"description", "og:description", "og:title", "twitter:description", "twitter:title"})
+LABELS = frozenset({"lang", "xml:lang"})
 INLINE = tag_names(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark math nobr q rb rp rt rtc "
     "ruby s samp small span strike strong sub sup time tt u var wbr"
@@ -108,6 +110,22 @@ def placed_blocks(page: str, xml: bool = False) -> Iterator[tuple[int, Block]]:
         place += len(part.raw if isinstance(part, Block) else part)
 
 
+def relabelled(page: str, language: str, xml: bool = False) -> str:
+    """A translated page whose <html> names its language, if it named one, and so do elements in the former language."""
+    tokens = tokens_of(page, xml)
+    root = next((token for token in tokens if token.name == "html" and token.kind == "open"), None)
+    former = next((own.value for own in attributes_of_tag(root.raw) if own.name in LABELS), "") if root else ""
+    edits, place = list[Edit](), 0
+    for token in tokens if former else ():
+        if token.kind in ("open", "void") and "lang" in token.raw.lower():
+            for label in attributes_of_tag(token.raw):
+                same = token is root or same_language(label.value, former)
+                if label.name in LABELS and same and not same_language(label.value, language):
+                    edits.append(Edit(place + label.start, place + label.end, language))
+        place += len(token.raw)
+    return splice(page, edits)
+
+
 class ReadableTag(NamedTuple):
     """A tag with attributes that people read."""
 
@@ -161,7 +179,10 @@ class HTMLDocument(PartsDocument):
             new_tags = {self.text[tag : self.tags[tag].end]: changed.pop(tag) for tag in inside}
             edits.append(Edit(start, end, with_tags(output.markup, new_tags, self.xml) if new_tags else output.markup))
         edits += [Edit(start, self.tags[start].end, new) for start, new in changed.items()]
-        return self.file.encode(splice(self.text, edits), self.escape_unknown)
+        page = splice(self.text, edits)
+        if any(output is not None for output in outputs) and self.reading.target:
+            page = relabelled(page, self.reading.target, self.xml)
+        return self.file.encode(page, self.escape_unknown)
 
 
 class XHTMLDocument(HTMLDocument):

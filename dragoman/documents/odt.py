@@ -112,7 +112,7 @@ class OpenDocument(PackageDocument):
     """The paragraphs of the text, and of headers and footers, which are among the styles."""
 
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(Package(data, ".odt"))
+        super().__init__(Package(data, ".odt"), reading)
         if "content.xml" not in self.package:
             raise DataError("document: found no content.xml in the package, expected .odt")
         manifest = "META-INF/manifest.xml"

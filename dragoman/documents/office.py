@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from dragoman.base import DataError
+from dragoman.data import same_language, short_code
 from dragoman.documents.base import Reading
 from dragoman.documents.html_tokens import tag_names
 from dragoman.documents.package import Package, PackageDocument
 from dragoman.documents.paragraphs import Kept, PackagePart, Paragraph, Piece, Place
-from dragoman.documents.xml import XMLToken, local, start_tags
+from dragoman.documents.xml import XMLToken, attributes_of, local, start_tags, with_attribute
 from dragoman.inference.segments import escape_text
 
 TYPES = "[Content_Types].xml"
@@ -28,6 +29,8 @@ CONTENT = {"w:sdt": "w:sdtContent", "w:ruby": "w:rubyBase"}  # the child of a co
 _SELECTED = re.compile(r"<[\w.-]*:?(?:date|dropDownList|comboBox|checkbox|dataBinding|citation|bibliography|picture)\b")
 _HIDDEN = re.compile(r"""<(?:[\w.-]+:)?vanish(?:\s*/|\s(?![^>]*?val\s*=\s*["'](?:0|false|off|none)["'])[^>]*/?)?>""")
 _RANGE = re.compile(r"(.*)(Start|End)")
+_LABEL = re.compile(r"<([\w.-]+:)?(lang|themeFontLang|rPr|defRPr|endParaRPr)\s[^<>]*>")
+SCRIPT_LABELS = dict.fromkeys(("ja", "zh", "ko"), "eastAsia") | dict.fromkeys(("ar", "he", "fa", "ur", "yi"), "bidi")
 
 
 class OfficeDocument(PackageDocument):
@@ -38,8 +41,23 @@ class OfficeDocument(PackageDocument):
     kinds: ClassVar[re.Pattern[str]]  # types of members with text
     names: ClassVar[re.Pattern[str]]
 
+    def relabelled(self, text: str) -> str:
+        """The languages of texts by their script; those of Word are w:lang of styles and runs, others lang of runs."""
+        language = self.reading.target
+        name = SCRIPT_LABELS.get(short_code(language.split("-")[0]).lower(), "val")
+
+        def labelled(match: re.Match[str]) -> str:
+            tag, prefix = match[0], match[1] or ""
+            key = "lang" if match[2].endswith("Pr") else f"{prefix}{name}"
+            current = attributes_of(tag).get(key)
+            if (current is None and (key == "lang" or name == "val")) or same_language(current or "", language):
+                return tag
+            return with_attribute(tag, key, language)
+
+        return _LABEL.sub(labelled, text)
+
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(Package(data, self.suffix))
+        super().__init__(Package(data, self.suffix), reading)
         types = {}  # of each member that has one of its own
         for tag, attributes in start_tags(self.package.read(TYPES), TYPES) if TYPES in self.package else ():
             if tag == "Override":
@@ -64,6 +82,7 @@ class WordDocument(OfficeDocument):
     """Paragraphs in the text, in headers, footers, notes and comments, and in charts and diagrams."""
 
     suffix, main = ".docx", "word/document.xml"
+    labels = ("word/styles.xml", "word/settings.xml")
     kinds = re.compile(
         r"wordprocessingml\.(?:document\.main|header|footer|footnotes|endnotes|comments)\+xml$"
         rf"|word\.(?:document|template)\.macroEnabled\.main\+xml$|{_DRAWINGS}"

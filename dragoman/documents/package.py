@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dragoman.base import DataError
-from dragoman.documents.base import MAX_BYTES, Document, Unit, UnitTranslation
+from dragoman.documents.base import (
+    MAX_BYTES,
+    Document,
+    Reading,
+    Unit,
+    UnitTranslation,
+    declared_encoding,
+    decode,
+)
 
 MAX_MEMBERS = 10_000
 MAX_RATIO = 200  # of a large package to its compressed size
@@ -134,14 +142,20 @@ def check_members(members: Sequence[zipfile.ZipInfo]) -> None:
 class PackageDocument(Document):
     """A package in which some members are documents of their own; their units follow each other."""
 
-    def __init__(self, package: Package) -> None:
-        self.package = package
+    labels: Sequence[str] = ()  # members beside the parts that name the language of texts
+
+    def __init__(self, package: Package, reading: Reading) -> None:
+        self.package, self.reading = package, reading
         self.units: list[Unit] = []
         self.parts: dict[str, tuple[Document, int]] = {}  # with the number of units before it
 
     def add(self, name: str, part: Document) -> None:
         self.parts[name] = part, len(self.units)
         self.units += [unit._replace(location=f"{name}, {unit.location}") for unit in part.units]
+
+    def relabelled(self, text: str) -> str:
+        """The text of a member that names the target language, where it named another."""
+        return text
 
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         """See Document; without a translation these are the very same bytes."""
@@ -150,4 +164,10 @@ class PackageDocument(Document):
             own = outputs[first : first + len(part.units)]
             if any(output is not None for output in own):
                 changed[name] = part.render(own)
+        for name in (*self.parts, *self.labels) if changed and self.reading.target else ():
+            if name in changed or (name in self.labels and name in self.package):
+                data = changed.get(name) or self.package.read(name)
+                file = decode(data, declared_encoding(data))
+                if (text := self.relabelled(file.text)) != file.text:
+                    changed[name] = file.encode(text, references=True)
         return self.package.write(changed) if changed else self.package.data

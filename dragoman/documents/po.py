@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.base import DataError
+from dragoman.data import normal_code, same_language
 from dragoman.documents.base import Edit, Reading, TextDocument, Unit, UnitTranslation, declared_encoding
 from dragoman.inference.segments import Block, unchanged
 
@@ -28,6 +29,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 _WRITTEN = str.maketrans(
     {character: f"\\{letter}" for letter, character in _ESCAPES.items()} | {'"': '\\"', "\\": "\\\\"}
 )
+_LANGUAGE = re.compile(r"""(?:"|\\n)Language:[ ]?([\w@.-]*)""")  # of the header, as it is written
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d)")
 _FUZZY = re.compile(r"(?<=[,\s])fuzzy(?=[,\s]|$)")
 
@@ -66,6 +68,9 @@ class PODocument(TextDocument):
         header = next((entry for entry in self.entries if not entry.fields["msgid"].text), None)
         plurals = _PLURALS.search(header.fields["msgstr"].text) if header and "msgstr" in header.fields else None
         self.plurals = int(plurals[1]) if plurals else 2
+        head = header.fields.get("msgstr") if header else None
+        self.language = _LANGUAGE.search(self.text, head.start, head.end) if head else None
+        self.targets = [self.language[1]] if self.language else []
         self.places: list[tuple[_Field, str, str]] = []  # where each unit is written, its keyword, text that follows
         for entry in self.entries:
             if entry is not header:
@@ -164,6 +169,8 @@ class PODocument(TextDocument):
             fuzzy = self.review or any(output.refused for output in own)
             if own and self._fuzzy(entry) is not fuzzy:
                 yield self._flag(entry, fuzzy)
+        if self.language and (code := self.reading.target) and not same_language(normal_code(self.language[1]), code):
+            yield Edit(*self.language.span(1), code.replace("-", "_"))
 
     def _flag(self, entry: _Entry, fuzzy: bool) -> Edit:
         """Flag a message as fuzzy, or take that flag away."""

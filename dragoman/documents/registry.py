@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from dragoman.base import DataError, hint
 from dragoman.base.config import Table
+from dragoman.data import language_name, normal_code, same_language
 from dragoman.documents.base import Document, PlainDocument, Reading
 from dragoman.documents.epub import BookDocument
 from dragoman.documents.html import HTMLDocument, XHTMLDocument
@@ -54,7 +55,17 @@ def open_document(name: str, data: bytes, reading: Reading | None = None) -> Doc
     suffix = PurePath(name).suffix.lower()
     if suffix not in FORMATS:
         raise DataError(f"{name}: found {suffix or 'no suffix'!r}. {hint(suffix, FORMATS)}")
+    reading = reading or Reading()
     try:
-        return FORMATS[suffix].open(data, reading or Reading())
+        document = FORMATS[suffix].open(data, reading)
     except DataError as error:
         raise DataError(str(error).replace("document", name, 1)) from None
+    sides = (("source", "--from", document.sources), ("target", "--to", document.targets))
+    for (side, flag, named), expected in zip(sides, reading.expected, strict=True):
+        for code in map(normal_code, named):
+            if expected and code and not same_language(code, normal_code(expected)):
+                raise DataError(
+                    f"{name}: found the {side} language {code} ({language_name(code)}), expected {expected} of the "
+                    f"run; choose another run, or say with {flag} which it is"
+                )
+    return document

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from dragoman.base import DataError
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.html_tokens import unescape_text
 from dragoman.documents.references import MARKUP, escape_like
@@ -58,6 +59,13 @@ class SRTDocument(PartsDocument):
         self.after: list[list[str]] = []  # what stands between the groups of each cue
         for cue in self._cues():
             self._add_cue(cue)
+        lines = [match[1] for match in _LINE.finditer(self.text)]
+        if not (self.units or self._may_be_empty() or any(map(_TIMING.match, lines))):
+            first = next((number for number, line in enumerate(lines, 1) if not _NUMBER.fullmatch(line or "0")), 1)
+            raise DataError(
+                f"document:{first}: found {lines[first - 1].strip()[:40]!r} and no line with times in the whole file, "
+                "expected cues, each with a line such as 00:00:01,000 --> 00:00:02,500"
+            )
 
     def _cues(self) -> Iterator[list[tuple[int, int]]]:
         """The spans of the lines of each cue that have text."""
@@ -75,6 +83,10 @@ class SRTDocument(PartsDocument):
                 cue.append((start + len(line) - len(line.lstrip()), end - len(line) + len(line.rstrip())))
         if cue:
             yield cue
+
+    def _may_be_empty(self) -> bool:
+        """Whether a file without cues is a valid one."""
+        return not self.text.strip()
 
     def _is_timing(self, line: str) -> bool:
         return _TIMING.match(line) is not None
@@ -135,6 +147,9 @@ class WebVTTDocument(SRTDocument):
 
     def escape_of(self, raw: str) -> Escape:
         return escape_like(self.tag.sub("", raw), self.unescape, MARKUP, bare="&<>")
+
+    def _may_be_empty(self) -> bool:
+        return self.text.startswith("WEBVTT") or super()._may_be_empty()
 
     def _is_timing(self, line: str) -> bool:
         return "-->" in line  # ends the text of a cue, also where what follows is no valid cue

@@ -31,6 +31,7 @@ class TMXDocument(XMLDocument):
         self.header = ""
         entries = self._read()
         source, self.target = self._languages(entries, reading)
+        self.sources = [source]
         self.places: list[tuple[_Variant, _Variant | None, Content]] = []
         for number, variants in enumerate(entries, 1):
             first, other = (

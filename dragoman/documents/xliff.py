@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.base import DataError
+from dragoman.data import normal_code, same_language
 from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.references import without_forbidden
@@ -27,6 +28,7 @@ class _Segment:
     start: XMLToken  # of the element that holds source and target
     unit: XMLToken  # of the element that holds the segment: the same in XLIFF 1.2
     preserve: bool  # xml:space
+    maxwidth: int | None = None
     sources: list[XMLToken] = field(default_factory=list)  # tokens of the source element
     targets: list[XMLToken] = field(default_factory=list)
     segmented: list[XMLToken] = field(default_factory=list)  # tokens of <seg-source>
@@ -42,7 +44,6 @@ class XLIFFDocument(XMLDocument):
 
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
-        self.reading = reading
         self.segments: list[_Segment] = []
         self.roots: list[XMLToken] = []  # tags that name the languages
         self.matches: dict[XMLToken, XMLToken] = {}  # the <mtc:matches> of each unit that has one
@@ -51,6 +52,10 @@ class XLIFFDocument(XMLDocument):
         self._read(self.tokens)
         if not self.roots:
             raise DataError("document: found no <xliff> with a <file> inside, expected XLIFF")
+        names = ("srcLang", "trgLang") if self.version2 else ("source-language", "target-language")
+        self.sources, self.targets = (
+            [code for root in self.roots if (code := attributes_of(self.raw(root)).get(name))] for name in names
+        )
         for segment in self.segments:
             self._add(segment)
 
@@ -84,7 +89,7 @@ class XLIFFDocument(XMLDocument):
                 inherited.append((wanted, preserve))
                 if name in ("trans-unit", "segment") and wanted and unit is not None:
                     identity = attributes.get("id") or str(len(self.segments) + 1)
-                    segment = _Segment(f"unit {identity}", token, unit, preserve)
+                    segment = _Segment(f"unit {identity}", token, unit, preserve, width_of(attributes))
                     if self._fill(segment, tokens, index + 1, ends):
                         self.segments.append(segment)
 
@@ -118,7 +123,9 @@ class XLIFFDocument(XMLDocument):
             content = content_of(self.text, tokens[1:-1], AROUND, len(self.units), preserve)
             content.existing = existing.get(mid, "")
             done = bool(content.existing.strip()) and state not in UNTRANSLATED
-            self.units += [Unit(block, segment.location, done) for block in content.blocks]
+            # The limit is that of the whole target: of a segment in several blocks it holds for none alone.
+            width = segment.maxwidth if len(marked) < 2 and len(content.blocks) == 1 else None
+            self.units += [Unit(block, segment.location, done, width) for block in content.blocks]
             segment.pieces += [self.text[place : tokens[0].end], content]
             place = tokens[-1].start
         segment.pieces.append(self.text[place : whole[-1].start])
@@ -162,7 +169,7 @@ class XLIFFDocument(XMLDocument):
         """All edits: a target depends on all units of its segment, the matches of XLIFF 2 on all segments of a unit."""
         name = "trgLang" if self.version2 else "target-language"
         for root in self.roots if self.reading.target else ():
-            if not attributes_of(self.raw(root)).get(name):
+            if not same_language(normal_code(attributes_of(self.raw(root)).get(name, "")), self.reading.target):
                 yield Edit(root.start, root.end, with_attribute(self.raw(root), name, self.reading.target))
         matches: dict[XMLToken, dict[str, str]] = {}  # of each unit, by what they refer to
         for number, segment in enumerate(self.segments, 1):
@@ -230,6 +237,9 @@ class XLIFFDocument(XMLDocument):
         if segment.targets:
             tag = self.raw(segment.targets[0])
             tag = tag[:-2].rstrip() + ">" if tag.endswith("/>") else tag
+            code, target = attributes_of(tag).get("xml:lang"), self.reading.target
+            if code and target and not same_language(normal_code(code), target):
+                tag = with_attribute(tag, "xml:lang", target)
         elif space := attributes_of(self.raw(first)).get("xml:space"):
             tag = with_attribute(tag, "xml:space", space)
         between = self.text[self.text.rfind(">", 0, first.start) + 1 : first.start]
@@ -275,3 +285,13 @@ class XLIFFDocument(XMLDocument):
             yield Edit(holder.start, holder.end, f"{tag}>{several}</{holder.name}>")
         else:
             yield Edit(holder.end, holder.end, several)
+
+
+def width_of(attributes: Mapping[str, str]) -> int | None:
+    """The characters that a target may have at most; a limit in pixels or bytes is none.
+
+    Where `maxwidth` has no unit the standard means pixels, but files that say nothing mean characters.
+    """
+    width = attributes.get("maxwidth", "")
+    counts = attributes.get("size-unit", "char") == "char"
+    return int(width) if counts and width.isascii() and width.isdecimal() and len(width) < 10 else None

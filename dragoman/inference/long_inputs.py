@@ -33,7 +33,9 @@ LEAST_PAIRS = 1_000  # of fewer, the longest hundredth says little
 LEAST_LENGTH = 10  # tokens; a training whose sources are shorter had words and names, no sentences
 LEAST_CORRELATION = 0.5  # of target with source lengths: a translation grows with its source, a summary does not
 COMMAS = frozenset(",،、，")  # running text has some; commands, formulas and spelled words have none
-AT_SPACES = 2  # times the usual length: a text without punctuation is cut from there on, in the midst of its clauses
+# Times the usual length: a text without punctuation is cut in the midst of its clauses, so it must be clearly longer.
+# Of 48 tokens where training had 35, a small Multi30k model wrote 58 % of the words (BLEU 11), cut 82 % (BLEU 18).
+AT_SPACES = 1.25
 
 
 class LengthLimits(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple, NoReturn
 
 from dragoman.base import ConfigError
-from dragoman.data import UNKNOWN, detect, find_placeholders, same_language
+from dragoman.data import UNKNOWN, detect, find_placeholders, normal_code, same_language
 from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
 from dragoman.documents import Reading, open_document, translate_units
@@ -194,12 +194,14 @@ class TranslatedDocument(NamedTuple):
 
 async def translate_document(call: ServerCall, job: TranslationJob, name: str, data: bytes) -> TranslatedDocument:
     """A document with all units translated that have no translation yet."""
-    reading = Reading("" if job.source == AUTO else job.source, job.target)
+    given = "" if job.source == AUTO else job.source
+    reading = Reading(given, job.target, expected=(given, job.target))
     document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)
     texts = [unit.block.text for unit in document.units if not unit.translated]
     text = " ".join(texts)
     call.state.check_texts([text])
-    source = detected_language(call.state, text, job)[0] if job.source == AUTO else job.source
+    named = {code for code in map(normal_code, document.sources) if code}
+    source = given or (named.pop() if len(named) == 1 else detected_language(call.state, text, job)[0])
     route = find_route(call.state, job, source)
     if route is None:
         unchanged = await asyncio.to_thread(document.render, [None] * len(document.units))

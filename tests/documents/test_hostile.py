@@ -85,7 +85,7 @@ HOSTILE: dict[str, tuple[bytes, str | None]] = {
     "surrogate.txt": (b"\xff\xfe\x00\xd8", "not utf-16-le"),
     "binary.txt": (bytes(range(256)), "not utf-8"),
     "nul.srt": (b"1\n00:00:01,000 --> 00:00:02,000\n\x00\n", None),
-    "arrows.srt": (b"00:00:01,000 --> x\n" * 20_000, None),
+    "arrows.srt": (b"00:00:01,000 --> x\n" * 20_000, "no line with times"),
     "stars.md": (b"*" * 100_000, None),
     "mixed-stars.md": (b"*a_" * 15_000, None),
     "brackets.md": (b"[" * 30_000 + b"](x)", None),

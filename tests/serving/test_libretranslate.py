@@ -13,6 +13,7 @@ from dragoman.documents.registry import FORMATS
 from dragoman.runs.tasks.config import build
 from dragoman.serving.config import ModelConfig, ServeConfig
 from tests.conftest import quiet_machine, words, write_rows
+from tests.documents.samples import XLIFF1
 from tests.serving.conftest import Live, serving
 
 
@@ -94,6 +95,31 @@ def test_the_description_and_health_are_where_clients_look(live: Live) -> None:
     assert live.client.post("/spec").status_code == 405
     assert live.client.get("/health").json() == {"status": "ok"}
     assert live.client.get("/frontend/settings").json()["supportedFilesFormat"] == list(FORMATS)
+
+
+def test_a_text_in_no_language_of_the_server_is_named(spanish: Live) -> None:
+    """Japanese was called English, and translated as such."""
+    japanese = "こんにちは、世界。"
+    assert spanish.post("/detect", {"q": japanese})[0]["language"] == "ja"
+    assert spanish.post("/detect", {"q": "Ein Mann mit Hut geht über die Straße."})[0]["language"] == "de"
+    refusal = (400, {"error": "ja is not supported"})
+    answer = spanish.client.post("/translate", json={"q": japanese, "source": "auto", "target": "es"})
+    assert (answer.status_code, answer.json()) == refusal
+    for name, text in (("a.txt", japanese), ("a.xlf", XLIFF1.replace('source-language="en"', 'source-language="ja"'))):
+        file, data = {"file": (name, text.encode())}, {"source": "auto", "target": "es"}
+        answer = spanish.client.post("/translate_file", files=file, data=data)
+        assert (answer.status_code, answer.json()) == refusal
+
+
+def test_a_file_in_other_languages_than_the_request_is_refused(spanish: Live) -> None:
+    for name, text, found in (
+        ("a.xlf", XLIFF1.replace('source-language="en"', 'source-language="ja"'), "the source language ja"),
+        ("a.xlf", XLIFF1.replace('="en"', '="en" target-language="fr"'), "the target language fr"),
+        ("a.po", 'msgid ""\nmsgstr "Language: fr\\n"\n\nmsgid "Hello"\nmsgstr ""\n', "the target language fr"),
+    ):
+        file, data = {"file": (name, text.encode())}, {"source": "en", "target": "es"}
+        answer = spanish.client.post("/translate_file", files=file, data=data)
+        assert (answer.status_code, found in answer.json()["error"]) == (400, True), answer.text
 
 
 def test_short_texts_are_in_a_language_of_the_server(spanish: Live) -> None:
