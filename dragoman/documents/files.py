@@ -27,6 +27,7 @@ from dragoman.data.readers import check_file
 
 if TYPE_CHECKING:
     from dragoman.decoding import DecodingOptions
+    from dragoman.documents.report import CheckedPair
     from dragoman.documents.translation import Translation
 
 
@@ -50,6 +51,9 @@ class TranslateOptions:
     encoding: str | None = setting(
         None, help="encoding of a file that is not UTF-8 and does not say so, as latin-1", flag="--encoding"
     )
+    report: str | None = setting(
+        None, help="write a page with what is doubtful about the translations", flag="--report", metavar="FILE.html"
+    )
     device: str = setting("auto", help="auto, cpu, cuda, cuda:N or mps", flag="--device")
 
 
@@ -62,11 +66,15 @@ class TranslatedFile(NamedTuple):
 
     def messages(self) -> Iterator[str]:
         """How many units were done, how sure the model is, and what went wrong."""
+        from dragoman.documents.report import findings_line
+
         translation = self.translation
         counts = ", ".join(f"{count:,} {name}" for name, count in translation.counts.items() if count) or "no text"
         sure = translation.confidences
         quality = f"; mean token probability {sum(sure) / len(sure):.0%}" if sure else ""
         yield f"{self.file if self.output == '-' else self.output}: {counts}{quality}"
+        if line := findings_line(translation.checked):
+            yield f"{self.file}: {line}"
         for warning in (*translation.warnings, *(f"{fault}; left as it is" for fault in translation.faults[:10])):
             yield f"warning: {self.file}: {warning}"
         if len(translation.faults) > 10:
@@ -83,8 +91,9 @@ def translate(
     from dragoman.decoding import DecodingOptions
     from dragoman.documents.base import Reading
     from dragoman.documents.registry import FORMATS, open_document
+    from dragoman.documents.report import write_report
     from dragoman.documents.translation import DocumentTranslator
-    from dragoman.inference import load_predictor, localiser
+    from dragoman.inference import checker, load_predictor, localiser
 
     options, decoding = options or TranslateOptions(), decoding or DecodingOptions()
     if not files:
@@ -100,16 +109,25 @@ def translate(
         refuse_edited(outputs)
     for file in files:
         check_file(Path(file))
+    if options.report is not None:
+        check_output(options.report, files, "--report")
+        check_writable(options.report)
+    check = checker(options.source or named[0], language, decoding.terminology)
     reading = Reading(options.source or "", language, options.encoding or "", review=not options.no_review)
     predictor = load_predictor(run, options.device, decoding)
+
+    checked: dict[str, Sequence[CheckedPair]] = {}
 
     def translated(file: str, written: str) -> TranslatedFile:
         document = open_document(file, Path(file).read_bytes(), reading)
         with progress("sentences") as done:
-            translator = DocumentTranslator(predictor, decoding, done, localise)
+            translator = DocumentTranslator(predictor, decoding, done, localise, check)
             translation = translator.translate(document, options.everything)
         if written != "-":
             write_output(written, translation.data)
+        checked[file] = translation.checked
+        if options.report is not None:  # after each file: a later one may fail
+            write_report(options.report, checked)
         return TranslatedFile(file, written, translation)
 
     return map(translated, files, outputs)

@@ -15,7 +15,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.data import short_code
@@ -108,6 +110,15 @@ def check_translation(
     if identify is not None:
         found += [Finding("language", message) for message in _language(pair, identify)]
     return sorted(found, key=lambda finding: not finding.hard)
+
+
+def checker(
+    source_language: str, target_language: str, terms: Terminology | str | Path | None = None
+) -> Callable[[str, str], list[Finding]]:
+    """`check_translation` with the facts that hold for all texts of a call."""
+    terms = terms if terms is None or isinstance(terms, Terminology) else Terminology.read(terms)
+    facts = {"source_language": source_language, "target_language": target_language}
+    return partial(check_translation, **facts, terms=terms)  # type: ignore[arg-type]
 
 
 def _protected(text: str) -> Counter[str]:

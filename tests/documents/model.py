@@ -8,9 +8,9 @@ from typing import TypeVar
 import torch
 
 from dragoman.documents.base import Document, UnitTranslation
-from dragoman.inference.numbers import Localise
 from dragoman.documents.translation import finished, translate_blocks, translate_units
 from dragoman.inference.align.alignments import WordAlignment
+from dragoman.inference.numbers import Localise
 from dragoman.inference.prediction import Prediction
 
 T = TypeVar("T")

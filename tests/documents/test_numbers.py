@@ -8,9 +8,9 @@ import re
 import pytest
 
 from dragoman.decoding.constraints.source import NUMBERS, find_placeholders
-from dragoman.inference.numbers import NOTATIONS, localiser, notation_of
 from dragoman.documents.registry import open_document
 from dragoman.documents.translation import finished, translate_units
+from dragoman.inference.numbers import NOTATIONS, localiser, notation_of
 from tests.documents.model import ChangingEngine
 
 
