@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +27,7 @@ from dragoman.data.readers import check_file
 
 if TYPE_CHECKING:
     from dragoman.decoding import DecodingOptions
-    from dragoman.documents.report import CheckedPair
+    from dragoman.documents.report import CheckedFile
     from dragoman.documents.translation import Translation
 
 
@@ -66,15 +66,13 @@ class TranslatedFile(NamedTuple):
 
     def messages(self) -> Iterator[str]:
         """How many units were done, how sure the model is, and what went wrong."""
-        from dragoman.documents.report import findings_line
-
         translation = self.translation
         counts = ", ".join(f"{count:,} {name}" for name, count in translation.counts.items() if count) or "no text"
         sure = translation.confidences
         quality = f"; mean token probability {sum(sure) / len(sure):.0%}" if sure else ""
         yield f"{self.file if self.output == '-' else self.output}: {counts}{quality}"
-        if line := findings_line(translation.checked):
-            yield f"{self.file}: {line}"
+        if translation.checked.line:
+            yield f"{self.file}: {translation.checked.line}"
         for warning in (*translation.warnings, *(f"{fault}; left as it is" for fault in translation.faults[:10])):
             yield f"warning: {self.file}: {warning}"
         if len(translation.faults) > 10:
@@ -116,7 +114,7 @@ def translate(
     reading = Reading(options.source or "", language, options.encoding or "", review=not options.no_review)
     predictor = load_predictor(run, options.device, decoding)
 
-    checked: dict[str, Sequence[CheckedPair]] = {}
+    checked: list[CheckedFile] = []
 
     def translated(file: str, written: str) -> TranslatedFile:
         document = open_document(file, Path(file).read_bytes(), reading)
@@ -125,7 +123,7 @@ def translate(
             translation = translator.translate(document, options.everything)
         if written != "-":
             write_output(written, translation.data)
-        checked[file] = translation.checked
+        checked.append(replace(translation.checked, file=file))
         if options.report is not None:  # after each file: a later one may fail
             write_report(options.report, checked)
         return TranslatedFile(file, written, translation)

@@ -20,7 +20,7 @@ from dragoman.data.tokenizers import split_context
 from dragoman.decoding import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
-from dragoman.documents.report import CheckedPair
+from dragoman.documents.report import CheckedFile, CheckedPair
 from dragoman.inference import Finding, Localise, Prediction, Predictor, StreamOptions, UnseenInputs, has_letter
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Translation:
     confidences: list[float] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  # what a person should check
     characters: int = 0  # of the units that a model has read
-    checked: list[CheckedPair] = field(default_factory=list)  # all outputs that were checked, with their findings
+    checked: CheckedFile = field(default_factory=CheckedFile)
 
 
 async def translate_units(
@@ -240,7 +240,7 @@ async def translate_units(
         translation.characters += 0 if result.wordless else len(document.units[index].block.text)
         if check is not None and not result.refused and not result.wordless:
             unit = document.units[index]
-            translation.checked.append(CheckedPair(unit.location, unit.block.text, result.text, result.findings))
+            translation.checked.add(CheckedPair(unit.location, unit.block.text, result.text, result.findings))
         if not result.refused or document.marks_refused:
             outputs[index] = result
         if result.confidence is not None:

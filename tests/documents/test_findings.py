@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.documents.base import Reading
 from dragoman.documents.registry import open_document
-from dragoman.documents.report import CheckedPair, findings_line
+from dragoman.documents.report import CheckedFile, CheckedPair
 from dragoman.documents.translation import Translation, finished, translate_units
 from dragoman.inference.checks import Finding, checker
 from dragoman.web import page_data
@@ -34,7 +34,8 @@ def translation_of(document: object, change: Callable[[str], str], again: bool =
     return finished(work)
 
 
-PO = 'msgid ""\nmsgstr "Language: de\\n"\n\n#: a.c:1\n#, c-format\nmsgid "12 dogs"\nmsgstr ""\n\nmsgid "a dog"\nmsgstr ""\n'
+ENTRIES = '#: a.c:1\n#, c-format\nmsgid "12 dogs"\nmsgstr ""\n\nmsgid "a dog"\nmsgstr ""\n'
+PO = f'msgid ""\nmsgstr "Language: de\\n"\n\n{ENTRIES}'
 
 
 @pytest.mark.parametrize("review", [True, False])
@@ -114,17 +115,12 @@ def test_tmx_properties() -> None:
 def test_a_line_and_the_places_of_findings() -> None:
     document = open_document("a.txt", b"12 dogs\n\nA dog sleeps\n3 cats\n", Reading("en", "de"))
     found = translation_of(document, drop_digits)
-    assert [(pair.place, pair.hard) for pair in found.checked] == [
-        ("line 1", True),
-        ("line 3", False),
-        ("line 4", True),
-    ]
-    assert findings_line(found.checked) == "2 of 3 segments have findings: number 2"
-    assert findings_line([CheckedPair("1", "a", "b")]) == ""
+    assert [(pair.place, pair.hard) for pair in found.checked.found] == [("line 1", True), ("line 4", True)]
+    assert found.checked.line == "2 of 3 segments have findings: number 2"
+    assert CheckedFile("a", 3).line == ""
     soft, hard = Finding("ending", ""), Finding("loop", "")
-    assert findings_line([CheckedPair("", "", "", [soft, hard]), CheckedPair("", "", "", [soft])]) == (
-        "2 of 2 segments have findings: loop 1, ending 2"
-    )
+    pairs = [CheckedPair("", "", "", [soft, hard]), CheckedPair("", "", "", [soft])]
+    assert CheckedFile("a", 3, pairs).line == "2 of 3 segments have findings: loop 1, ending 2"
 
 
 def test_translate_reports(trained_folder: TrainedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
