@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the jobs are co
 def call(folder: Path, *more: str) -> str:
     paths = [sys.executable, SCRIPT, folder / "jobs.json", "--work", folder / "work", "--pack", folder]
     command = [*map(str, paths), *more]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=240).stdout
 
 
 def test_the_next_call_goes_on_and_the_last_one_scores_what_was_stopped(tmp_path: Path) -> None:
@@ -30,12 +31,12 @@ def test_the_next_call_goes_on_and_the_last_one_scores_what_was_stopped(tmp_path
         {"name": "long", "command": training},
     ]
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}), encoding="utf-8")
-    out = call(tmp_path, "--stop", "0.4", "--deadline", "16")
+    out = call(tmp_path, "--stop", "2", "--deadline", "100")
     assert out.startswith("4 jobs, 0 finished before")
-    assert "second ended after 0 s: made" in out
-    assert "long stopped after 0 s: saved" in out
+    assert re.search(r"second ended after \d+ s: made", out)
+    assert re.search(r"long stopped after \d+ s: saved", out)
     assert not (work / "score.json").exists()
-    out = call(tmp_path, "--stop", "0.4", "--deadline", "17", "--last")
+    out = call(tmp_path, "--stop", "2", "--deadline", "100", "--last")
     assert out.startswith("2 jobs, 2 finished before")
     assert "score ended" in out
     assert (work / "first.txt").read_text(encoding="utf-8") == "made\n"

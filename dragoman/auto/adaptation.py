@@ -455,7 +455,7 @@ def judge_versions(run: Run, adapted: Path, texts: Sequence[Example], device: st
     names = tuple(dict.fromkeys((first, *(name for name in ("bleu", "chrf") if first in ("bleu", "chrf")))))
     inputs = [example.model_input for example in texts]
     systems = {
-        name: [prediction.text for prediction in load_predictor(folder, device).predict(inputs)]
+        name: [prediction.text for prediction in load_predictor(folder, device, split_long=False).predict(inputs)]
         for name, folder in (("before", run.folder), ("after", adapted))
     }
     compared = compare(systems, [list(example.references) for example in texts], names, units=units)

@@ -212,7 +212,7 @@ def train_and_decode(
         trained, cut_short = outcome.seconds + outcome.overhead, seconds is not None and not outcome.complete
         display.close()
         sources = [row["source"] for row in read_rows(test)]
-        outputs = load_predictor(place, device).stream(
+        outputs = load_predictor(place, device, split_long=False).stream(
             sources, scores=False, on_unknown=ignore_unknown, on_refused=lambda number, error: None
         )
         texts = [output.text for output in outputs]

@@ -115,7 +115,7 @@ def translated(teacher: Predictor, sources: Sequence[str], display: Display) -> 
     for first in range(0, len(sources), CHUNK):
         display.preparing("the teacher translates", first)
         chunk = sources[first : first + CHUNK]
-        out += zip(chunk, teacher.predict(chunk), strict=True)
+        out += zip(chunk, teacher.predict(chunk, split_long=False), strict=True)
     display.close()
     return out
 

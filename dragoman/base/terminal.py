@@ -1,4 +1,4 @@
-"""Text on a terminal: control characters in data must not steer it."""
+"""Text for people: control characters in data must not steer a terminal, also where it comes through a pipe."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def visible(text: str) -> str:
 
 
 class GuardedStream:
-    """Standard output or error of a terminal: all that is printed is visible text.
+    """Standard output or error: all that is printed is visible text.
 
-    Progress bars and styles write to `stream` itself.
+    Progress bars, styles and data in a file or pipe go to `stream` itself.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -43,12 +43,12 @@ class GuardedStream:
 
 
 def guarded(stream: Any) -> Any:
-    """The stream, guarded if it is a terminal; a file or pipe gets data as they are."""
-    return GuardedStream(stream) if stream.isatty() and not isinstance(stream, GuardedStream) else stream
+    """The stream, guarded. A pager or a log that is shown later is a terminal, too."""
+    return stream if isinstance(stream, GuardedStream) else GuardedStream(stream)
 
 
 def unguarded(stream: Any) -> Any:
-    """The stream itself, for progress bars and styles; text from data must be made visible first."""
+    """The stream itself, for data, and for progress bars and styles, whose texts must be made visible first."""
     return stream.stream if isinstance(stream, GuardedStream) else stream
 
 

@@ -11,6 +11,7 @@ from dragoman.auto import AdaptOptions
 from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option, json_option, quiet_option, tag_option
+from dragoman.commands.printing import print_json
 
 
 @click.command()
@@ -75,7 +76,7 @@ def adapt(
     with Display(quiet=quiet) as display:
         result = adapt_run(run, from_server or corrections or "", options, display)
     if as_json:
-        click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
+        print_json(result.as_dict())
         return
     click.echo(f"held-out corrections ({result.held_out.segments:,}): {result.held_out}")
     click.echo(f"general text ({result.general.segments:,}): {result.general}; {result.general.bound}")

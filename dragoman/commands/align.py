@@ -12,7 +12,7 @@ from dragoman.commands import inputs
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option
-from dragoman.commands.printing import as_utf8, print_message, print_warning
+from dragoman.commands.printing import as_data, print_message, print_warning
 from dragoman.data import Fault, Pairs
 from dragoman.inference.align import AlignOptions, TermOptions
 
@@ -70,7 +70,7 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
     unreadable: list[Fault] = []
     stream = StreamOptions(on_warning=print_warning, on_unreadable=unreadable.append)
     alignments = align_words(run, files, options, device=device, stream=stream, weights=as_json, log=print_printable)
-    as_utf8()
+    as_data()
     with progress("alignments", output=True) as done:
         for number, aligned in enumerate(alignments, 1):
             lines = [aligned.as_json_line()] if as_json else aligned.lines()
@@ -106,9 +106,9 @@ def terms(files: str | Pairs, options: TermOptions, as_json: bool) -> None:
     from dragoman.inference.align import terms as extract_terms
 
     extracted = extract_terms(files, options)
-    as_utf8()
+    as_data()
     for term in extracted:
         row = (term.source, term.target, str(term.times), f"{term.share:.3f}")
-        click.echo(json.dumps(term._asdict(), ensure_ascii=False) if as_json else "\t".join(row))
+        sys.stdout.write((json.dumps(term._asdict(), ensure_ascii=False) if as_json else "\t".join(row)) + "\n")
     if not extracted:
         print_message("found no term; lower --min-count or --min-share")

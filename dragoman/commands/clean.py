@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
@@ -10,6 +9,7 @@ import click
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
+from dragoman.commands.printing import print_json
 from dragoman.data import Pairs
 from dragoman.data.cleaning import CleanOptions
 from dragoman.training import Display
@@ -37,7 +37,7 @@ def clean(files: str | Pairs, options: CleanOptions, as_json: bool) -> None:
     with Display(quiet=not sys.stderr.isatty()) as display:
         report = clean_corpus(files, options, display.preparing)
     if as_json:
-        click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
+        print_json(report.as_dict())
         return
     click.echo(f"{'rule':<16}{'rejected':>10}{'share':>9}")
     for name, count in report.counts.items():

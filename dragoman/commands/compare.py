@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from dragoman.auto import CompareOptions, compare_systems
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
-from dragoman.commands.printing import as_utf8, print_message
+from dragoman.commands.printing import as_utf8, print_json, print_message
 
 
 @click.command()
@@ -40,6 +38,6 @@ def compare(systems: tuple[str, ...], options: CompareOptions, as_json: bool) ->
     as_utf8()
     found = compare_systems(systems, options, print_message)
     if as_json and found.data is not None:
-        click.echo(json.dumps(found.data, ensure_ascii=False))
+        print_json(found.data)
     elif not as_json and found.lines:
         click.echo("\n".join(found.lines))

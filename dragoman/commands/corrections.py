@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
-from dragoman.commands.printing import as_utf8
+from dragoman.commands.printing import as_utf8, print_json
 from dragoman.data import DECISIONS, ReviewOptions, review
 
 
@@ -34,7 +33,7 @@ def corrections(action: Any, folder: str, ids: tuple[str, ...], options: ReviewO
     items = review(folder, action, ids, options)
     as_utf8()
     if as_json:
-        click.echo(json.dumps([item.as_dict() for item in items], ensure_ascii=False))
+        print_json([item.as_dict() for item in items])
     elif action == "list":
         for item in items:
             click.echo("\n".join(item.lines()))

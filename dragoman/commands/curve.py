@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import what_to_train
 from dragoman.commands.options import Duration, ListingOption, device_option, json_option, quiet_option
+from dragoman.commands.printing import print_json
 from dragoman.scoring import metrics_text
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def curve(
             if point.cut_short:
                 display.warning(f"--time ended the training with {point.pairs:,} pairs; it would still improve")
     if as_json:
-        click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
+        print_json(result.as_dict())
         return
     for line in curve_lines(result):
         click.echo(line)

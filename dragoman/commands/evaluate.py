@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import click
@@ -11,7 +10,7 @@ from dragoman.base.config import setting
 from dragoman.commands.checks import EVALUATE_ARGUMENTS, TEXT_ARGUMENTS, refuse_options
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import device_option, json_option
-from dragoman.commands.printing import as_utf8, print_message, print_warning
+from dragoman.commands.printing import as_utf8, print_json, print_message, print_warning
 from dragoman.commands.settings import SettingsCommand
 from dragoman.data import Pairs, ReadingOptions
 from dragoman.decoding import DecodingSettings, Schema, Settings
@@ -78,7 +77,7 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     )
     as_utf8()
     if as_json:
-        click.echo(json.dumps(found.scores, ensure_ascii=opened.task.head_decoder is None))
+        print_json(found.scores)
     for line in found.lines if not as_json else ():
         click.echo(line)
     for message in found.messages:

@@ -10,7 +10,7 @@ from dragoman.commands.checks import refuse_options, require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
-from dragoman.commands.printing import as_utf8, print_message, print_unseen, print_warning
+from dragoman.commands.printing import as_utf8, print_json, print_message, print_unseen, print_warning
 from dragoman.data import Pairs
 from dragoman.inspect import AttentionOptions, CalibrateOptions, InfoOptions, InspectOptions, ProbeOptions
 from dragoman.inspect.views import VIEWS
@@ -158,7 +158,7 @@ def probe(run: str, options: ProbeOptions, as_json: bool) -> None:
     results = probe_run(run, options, note=print_message, warn=print_warning)
     as_utf8()
     if as_json:
-        click.echo(json.dumps([result.as_dict() for result in results], ensure_ascii=False))
+        print_json([result.as_dict() for result in results])
     else:
         click.echo("\n".join("\n".join((*result.lines(), "")) for result in results))
 

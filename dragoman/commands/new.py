@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from dragoman.auto import DemoOptions
 from dragoman.auto import demo as show_off
 from dragoman.commands.from_record import options_of
-from dragoman.commands.printing import as_utf8
+from dragoman.commands.printing import as_data
 
 
 @click.command()
@@ -30,8 +32,8 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
         for name, chosen in TASKS.items():
             click.echo(f"{name:<24}{chosen.starter.about}")
     else:
-        as_utf8()
-        click.echo(starter(task, overrides), nl=False)
+        as_data()
+        sys.stdout.write(starter(task, overrides))
 
 
 @click.command()
@@ -50,8 +52,8 @@ def presets(name: str | None) -> None:
     from dragoman.runs.tasks import preset_listing, preset_page
 
     shown = preset_listing() if name is None else preset_page(name)
-    as_utf8()
-    click.echo(shown, nl=False)
+    as_data()
+    sys.stdout.write(shown)
 
 
 @click.command()

@@ -150,7 +150,12 @@ def checked(callback: Callable[..., Any]) -> Callable[..., Any]:
 @click.group(
     cls=Commands,
     commands=CommandTable(),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+        "color": True,  # else click would drop escape sequences before `GuardedStream` can show them
+    },
     epilog=f"Documentation: {DOCUMENTATION}",
 )
 @click.version_option(__version__, message="dragoman %(version)s")

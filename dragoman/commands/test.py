@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from dragoman.base import DataError, atomic_write, check_writable
 from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
-from dragoman.commands.printing import as_utf8, print_message
+from dragoman.commands.printing import as_utf8, print_json, print_message
 from dragoman.inspect import SuiteOptions
 
 
@@ -61,7 +59,7 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
             beside.write_bytes(junit_xml(results, f"{run}: {suite}"))
     if as_json:
         table = {"checks": len(results), "failures": failures, "results": [result._asdict() for result in results]}
-        click.echo(json.dumps(table, ensure_ascii=False))
+        print_json(table)
     else:
         click.echo(f"{len(results)} checks, {failures} failed")
     if failures:

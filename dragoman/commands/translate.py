@@ -16,7 +16,7 @@ from dragoman.documents import translate as translate_files
 SCHEMA = Schema(
     DecodingSettings,
     places=(
-        "search.beam", "search.length_penalty", "batch_size", "tag", "min_confidence", "memory",
+        "search.beam", "search.length_penalty", "batch_size", "tag", "min_confidence", "memory", "split_long",
         "constraints.terminology", "constraints.forbid", "ensemble.runs", "ensemble.average", "engine", "precision",
     ),
 )  # fmt: skip

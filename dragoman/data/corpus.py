@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -188,6 +189,26 @@ def length_ratio(store: TokenStore) -> float:
     return round(min(MAX_LENGTH_RATIO, max(minimum, 1.2 * quantile)), 3)
 
 
+def source_lengths(store: TokenStore) -> dict[str, float]:
+    """The 99th percentile of source lengths in tokens, and how target lengths follow them (Pearson); none of files."""
+    if isinstance(store, MediaStore):
+        return {}
+    counts, sums = np.zeros(0, np.int64), np.zeros(5)
+    for first in range(0, len(store), LENGTHS_CHUNK):
+        last = min(first + LENGTHS_CHUNK, len(store))
+        source, target = (np.diff(column.offsets(first, last)) for column in (store.source, store.target))
+        own = np.bincount(source, minlength=len(counts))
+        own[: len(counts)] += counts
+        counts = own
+        sums += [source.sum(), target.sum(), source @ source, target @ target, source @ target]
+    mean, other, squares, others, products = sums / len(store)
+    spread = math.sqrt(max(0.0, (squares - mean**2) * (others - other**2)))
+    return {
+        "p99": int(np.searchsorted(np.cumsum(counts), 0.99 * len(store))),
+        "correlation": round((products - mean * other) / spread, 4) if spread else 0.0,
+    }
+
+
 def extract_features(
     folder: Path,
     config: DataConfig,
@@ -302,6 +323,7 @@ def _build(
             for part in ("train", "valid"):
                 report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
         report["length_ratio"] = length_ratio(open_store(folder / "train"))
+        report["source_lengths"] = source_lengths(open_store(folder / "train"))
         report["characters"] = trained_on.characters
         write_text(folder / REPORT, json.dumps(report, indent=2))
     remove_folder(folder / WORK)
@@ -345,6 +367,8 @@ def prepare_corpus(
         lambda folder: _build(folder, config, tokenizers, progress, example_format),
     )
     report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    if "source_lengths" not in report:  # an earlier version filled the cache
+        report["source_lengths"] = source_lengths(open_store(folder / "train"))
     if report["faults"] and config.faults in ("refuse", "stop"):  # another run has tolerated them
         found = "; ".join(report.get("skipped", [])[:3]) or ", ".join(report["faults"])
         raise DataError(f'{found}. Correct the lines, or skip such lines with data.faults="few" or "skip"')

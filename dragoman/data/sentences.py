@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from dragoman.data.protected import unbroken_spans
 
 # Words before a full stop that rarely end a sentence, in a few languages.
 ABBREVIATIONS = frozenset(
@@ -20,7 +23,7 @@ ABBREVIATIONS = frozenset(
 _END = re.compile(r"""(?<![.!?…])([.!?…]++["'”’»)\]]*+)(\s++)|([。！？]++[」』”’）]*+)(\s*+)""")
 _OPENING = "\"'“‘«([¿¡„"
 _OPENING_MARKS = re.compile(f"[{re.escape(_OPENING)}]*+")
-_CLAUSE = re.compile(r"[,;:–—،、，；]\s+|[、，；]")
+_CLAUSE = re.compile(r"[,;:–—،؛、，；：]\s+|(?<=\s)-\s+|[、，；：]")
 _SPACE = re.compile(r"\s+")
 _FIELDS = re.compile(r"(\s{2,}|[\t\r\f\v])")
 
@@ -106,27 +109,61 @@ def split_long(sentence: str, fits: Callable[[str], bool]) -> list[Sentence]:
     """Parts of a sentence that fit a model, cut at the clause mark, the space or the letter nearest the middle."""
     if len(sentence) < 2 or fits(sentence):
         return [Sentence(sentence, "")]
-    middle = len(sentence) / 2
-    cuts: Iterable[tuple[int, int]] = ()
-    for pattern, least in ((_CLAUSE, 0.2), (_SPACE, 0.0)):
-        ends = [
-            (match.end() - len(match[0]) + len(match[0].rstrip()), match.end()) for match in pattern.finditer(sentence)
-        ]
-        cuts = [cut for cut in ends if least * len(sentence) <= cut[0] and cut[0] > 0 and cut[1] < len(sentence)]
-        if cuts:
-            break
+    middle, least = len(sentence) / 2, 0.2 * len(sentence)
+    cuts: Iterable[tuple[int, int]] = (cut for cut in places_to_cut(sentence, clauses=True) if cut[0] >= least)
+    cuts = list(cuts) or places_to_cut(sentence)
     end, start = min(cuts, key=lambda cut: abs(cut[0] - middle), default=(len(sentence) // 2,) * 2)
     left, right = split_long(sentence[:end], fits), split_long(sentence[start:], fits)
     return [*left[:-1], Sentence(left[-1].text, left[-1].space + sentence[end:start]), *right]
 
 
+def places_to_cut(sentence: str, clauses: bool = False) -> list[tuple[int, int]]:
+    """Where the white space is, if any, after which a part can begin: anywhere, or only after clauses.
+
+    There is none inside of a protected span, in which programs read every character.
+    """
+    closed = unbroken_spans(sentence)
+    ends = (
+        (match.end() - len(match[0]) + len(match[0].rstrip()), match.end())
+        for match in (_CLAUSE if clauses else _SPACE).finditer(sentence)
+    )
+    return [
+        (end, start)
+        for end, start in ends
+        if end > 0 and start < len(sentence) and not (closed and _is_inside(end, closed))
+    ]
+
+
+def _is_inside(place: int, spans: list[tuple[int, int]]) -> bool:
+    """Whether a place is inside one of some spans, which are in order."""
+    start, end = spans[max(0, bisect(spans, place, key=lambda span: span[0]) - 1)]
+    return start < place < end
+
+
 def fitting_sentences(text: str, fits: Callable[[str], bool], preserve: bool = False) -> list[Sentence]:
     """The sentences of a text, none longer than a model can read; `preserve` cuts them at longer white space too."""
     sentences: list[Sentence] = []
-    for sentence in split_fields(text) if preserve else split_sentences(text):
-        parts = split_long(sentence.text, fits)
+    for sentence in unbroken(split_fields(text) if preserve else split_sentences(text), unbroken_spans(text)):
+        parts = unbroken(split_long(sentence.text, fits), unbroken_spans(sentence.text))
         sentences += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
     return sentences
+
+
+def unbroken(sentences: list[Sentence], spans: Sequence[tuple[int, int]]) -> list[Sentence]:
+    """The sentences, joined where a tag or another span crosses the end of one; `spans` are in order."""
+    if not spans:
+        return sentences
+    groups: list[list[Sentence]] = []
+    place = reach = index = 0
+    for sentence in sentences:
+        if place >= reach:
+            groups.append([])
+        groups[-1].append(sentence)
+        place += len(sentence.text) + len(sentence.space)
+        while index < len(spans) and spans[index][0] < place:
+            reach = max(reach, spans[index][1])
+            index += 1
+    return [Sentence(join_sentences(group)[: -len(group[-1].space) or None], group[-1].space) for group in groups]
 
 
 def join_sentences(sentences: Iterable[Sentence], texts: Iterable[str] | None = None) -> str:

@@ -205,6 +205,9 @@ class DecodingOptions:
     tag: str | None = option(
         None, "target language, such as de, of a run trained with several tags", remote="", flag="--tag"
     )
+    split_long: bool | None = option(
+        None, "read texts longer than nearly all of the training in parts; by default yes, but not to evaluate"
+    )
     min_confidence: Annotated[float, Range(0.0, 1.0)] | None = option(
         None,
         "leave out outputs of a calibrated run whose confidence is lower, and mark them",

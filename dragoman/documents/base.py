@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dragoman.base import DataError
-from dragoman.documents.markup import Block, unchanged
+from dragoman.inference.segments import Block, unchanged
 
 if TYPE_CHECKING:
     from dragoman.inference import Finding

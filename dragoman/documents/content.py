@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html_tokens import tag_names, unescape_text
-from dragoman.documents.markup import Block, Escape, Token, block_of, escape_text
 from dragoman.documents.references import REFERENCE, XML, escape_like, without_forbidden
 from dragoman.documents.xml import XMLToken, attributes_of, local, unescape_xml
+from dragoman.inference.segments import Block, Escape, Token, block_of, escape_text
 
 if TYPE_CHECKING:
     from dragoman.inference import Finding

@@ -12,7 +12,7 @@ import string
 from html.entities import html5
 from typing import NamedTuple
 
-from dragoman.documents.markup import Token
+from dragoman.inference.segments import Token
 
 _SPACE = r"\t\n\f\r "
 _ATTRIBUTE = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.html import placed_blocks
 from dragoman.documents.html_tokens import VOID
-from dragoman.documents.markup import Block, Token, block_of
+from dragoman.inference.segments import Block, Token, block_of
 
 _FENCE = re.compile(r"[ \t]*(?:[>] ?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,}|\$\$(?=[ \t]*$))")
 _ITEM = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])(?:[ \t]{1,4}|$))+")

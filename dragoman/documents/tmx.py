@@ -10,9 +10,9 @@ from dragoman.base import DataError
 from dragoman.data import same_language
 from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
-from dragoman.documents.markup import escape_text
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, local, quoted
+from dragoman.inference.segments import escape_text
 
 AROUND = frozenset({"hi"})  # all others hold native code
 FINDING = "x-dragoman-finding"  # the type of properties that say what is doubtful about a translation

@@ -88,7 +88,7 @@ def check_export(run: Run, exporter: Exporter, path: Path) -> ExportCheck | str:
 
 
 def text_check(run: Run, exporter: Exporter, path: Path, examples: list[Example]) -> ExportCheck | None:
-    predictor = load_predictor(run.folder, "cpu", engine="torch", beam=1, scores=False)
+    predictor = load_predictor(run.folder, "cpu", engine="torch", beam=1, scores=False, split_long=False)
     texts = [example.model_input for example in examples]
     outputs = [prediction.text for prediction in predictor.stream(texts, on_unknown=ignore_unknown)]
     tokens = exporter.decode(run, path, [list(row) for row in predictor.codec.encode_sources(texts)])

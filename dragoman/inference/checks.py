@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.data import short_code
+from dragoman.data import find_placeholders, short_code, without_protected
 from dragoman.data.cleaning import scripts_of
-from dragoman.decoding.constraints import Terminology, find_placeholders, protected_spans
+from dragoman.decoding.constraints import Terminology
 from dragoman.inference.number_values import compare_numbers
 from dragoman.inference.numbers import changed_numbers, notation_of
 
@@ -125,7 +125,7 @@ def check_translation(
     if source.strip() and not output.strip():
         return [Finding("length", f"found an empty output for {_quoted(source.strip())}")]
     protected = _protected(source), _protected(output)
-    words = _without(source, protected[0]), _without(output, protected[1])
+    words = without_protected(source), without_protected(output)
     pair = _Pair(source, output, languages, protected, words)
     found = [Finding(kind, message) for check in _CHECKS for kind, message in check(pair)]
     found += [Finding("length", message) for message in _lengths(pair, lengths)]
@@ -155,14 +155,6 @@ def checker(
 def _protected(text: str) -> Counter[str]:
     """The texts that a translation must copy, with their counts. No check reads the grammar in another way."""
     return Counter(dict(find_placeholders(text)))
-
-
-def _without(text: str, protected: Counter[str]) -> str:
-    """A text with one sign, which is no letter, in place of each text to copy."""
-    if not protected:
-        return text
-    spans = [*protected_spans(text, list(protected)), (len(text), len(text))]
-    return "\ufffc".join(text[end:start] for (_, end), (start, _) in pairwise([(0, 0), *spans]))
 
 
 def _quoted(text: str) -> str:
@@ -260,9 +252,10 @@ def _repetition(text: str) -> str:
             if run >= (3 if period == 1 else 2 * period):
                 return " ".join(words[index - period + 1 : index + 1])
     if len(words) >= MIN_WORDS:
-        triples = Counter(zip(words, words[1:], words[2:], strict=False))
+        triples = Counter[tuple[str, ...]](zip(words, words[1:], words[2:], strict=False))
         if len(triples) < 0.5 * (len(words) - 2):
-            return " ".join(max(triples, key=triples.__getitem__))
+            most = max(triples, key=lambda triple: triples[triple])
+            return " ".join(most)
     return ""
 
 

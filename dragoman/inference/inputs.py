@@ -123,6 +123,7 @@ class DecodingKeywords(TypedDict, total=False):
     constrain: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None
     terminology: str | Path | Terminology | None
     placeholders: bool
+    split_long: bool | None
     min_confidence: float | None
     memory: str | Path | TranslationMemory | None
     min_match: float

@@ -15,7 +15,7 @@ from dragoman.data.media import FeatureExtractor, extractor_of
 from dragoman.data.tokenizers import PairCodec, Tokenizer
 from dragoman.decoding import DEFAULT_AVERAGE, Average, DecodingOptions
 from dragoman.decoding.constraints import ConstraintCompiler
-from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
+from dragoman.inference.long_inputs import LengthLimits
 from dragoman.inference.prediction import Picture
 from dragoman.inference.unseen import UnseenText
 from dragoman.models import Likelihood, ModelTraits
@@ -109,15 +109,15 @@ class LoadedRun:
     @cached_property
     def length_limits(self) -> LengthLimits:
         """The longest inputs that all members were trained on or can read."""
-        return min(LengthLimits.of(member.config) for member in self.members)
+        limits = [LengthLimits.of(member) for member in self.members]
+        usual = [own.usual for own in limits if own.usual is not None]
+        return min(limits, key=lambda own: own[:3])._replace(usual=min(usual) if len(usual) == len(limits) else None)
 
     def fits(self, text: str) -> bool:
-        """Whether the model can read a text as one source."""
+        """Whether the model reads a text well as one source."""
         limits = self.length_limits
-        if len(text) > limits.characters:
-            return False
         room = limits.tokens - 2  # a tag takes one, and a piece at the start may be split differently
-        return len(text) * MAX_TOKENS_PER_CHARACTER <= room or len(self.source_tokenizer.encode(text)) <= room
+        return limits._replace(tokens=room).excess(text, self.source_tokenizer, usual=True) is None
 
     def unseen_in(self, text: str) -> list[str]:
         """The characters or words of an input that training did not have."""

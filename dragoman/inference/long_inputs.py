@@ -1,4 +1,4 @@
-"""Inputs that a model does not read as a whole: long ones, and those with texts to copy that a search cannot force.
+"""Inputs that a model does not read as a whole: long ones, and those with tags and other texts to copy.
 
 Such an input becomes parts. The model reads some of them; white space and texts to copy are written as they are. A
 single line of 100,000 characters must neither stop the other lines of a file nor take all memory, and its output is
@@ -10,24 +10,30 @@ from __future__ import annotations
 import math
 import re
 import sys
-import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from dragoman.base import DataError
-from dragoman.data import SourceReader
+from dragoman.data import SourceReader, fitting_sentences, places_to_cut, split_sentences, unbroken_spans
 from dragoman.data.tokenizers import split_tag
-from dragoman.decoding.constraints import ConstrainedInput, OutputConstraints, protected_spans
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.prediction import Prediction
-from dragoman.runs.tasks import Config, encoder_of, length_limit
+from dragoman.inference.segments import Parsing, Part, join_texts, parts_of_text
+from dragoman.runs import Run
+from dragoman.runs.tasks import encoder_of, length_limit
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of UTF-8: a shorter text cannot be too long
 LABEL_TOKENS = 4096  # a label may depend on any part of a text, so texts are read whole up to so many tokens
 OnWarning = Callable[[str], None]  # gets a message
 Excess = tuple[str, int]  # what is wrong with a text that is too long, and the limit
+LEAST_PAIRS = 1_000  # of fewer, the longest hundredth says little
+LEAST_LENGTH = 10  # tokens; a training whose sources are shorter had words and names, no sentences
+LEAST_CORRELATION = 0.5  # of target with source lengths: a translation grows with its source, a summary does not
+COMMAS = frozenset(",،、，")  # running text has some; commands, formulas and spelled words have none
+AT_SPACES = 2  # times the usual length: a text without punctuation is cut from there on, in the midst of its clauses
 
 
 class LengthLimits(NamedTuple):
@@ -36,26 +42,67 @@ class LengthLimits(NamedTuple):
     tokens: int
     tokens_setting: str
     characters: int
+    # Tokens that nearly all sources of the training had at most. Of a longer one, a model leaves out most, so it reads
+    # that in parts if there are places to cut. None: not known, or no reason to cut (`usual_length`).
+    usual: int | None = None
 
     @classmethod
-    def of(cls, config: Config) -> LengthLimits:
+    def of(cls, run: Run) -> LengthLimits:
         """The limits of a run: those of its data and of its encoder."""
+        config = run.config
         limits = [(config.data.max_length, "data.max_length")]
         setting, maximum = length_limit(encoder_of(config))
         if maximum is not None:
             limits.append((maximum - 1, f"model.encoder.{setting}"))  # <eos> takes one
-        return cls(*min(limits), config.data.max_characters)
+        return cls(*min(limits), config.data.max_characters, usual_length(run))
 
-    def excess(self, text: str, tokenizer: SourceReader | None = None) -> Excess | None:
-        """What is wrong with a text that is longer than the limits; without a tokenizer only its characters count."""
+    def excess(self, text: str, tokenizer: SourceReader | None = None, usual: bool = False) -> Excess | None:
+        """What is wrong with a text that is longer than the limits; without a tokenizer only its characters count.
+
+        With `usual` it should be no longer than those of the training either, unless it has no place to cut.
+        """
         if len(text) > self.characters:
             expected = f"expected at most data.max_characters = {self.characters:,}"
             return f"found {len(text):,} characters, {expected}", self.characters
-        if tokenizer is None or len(text) <= self.tokens // MAX_TOKENS_PER_CHARACTER:
+        least = min(self.tokens, self.usual) if usual and self.usual is not None else self.tokens
+        if tokenizer is None or len(text) <= least // MAX_TOKENS_PER_CHARACTER:
             return None
-        if (count := len(tokenizer.encode(text))) <= self.tokens:
+        if (count := len(tokenizer.encode(text))) <= least:
             return None
-        return f"found {count:,} tokens, expected at most {self.tokens_setting} = {self.tokens:,}", self.tokens
+        if count > self.tokens:
+            return f"found {count:,} tokens, expected at most {self.tokens_setting} = {self.tokens:,}", self.tokens
+        clauses_only = count <= AT_SPACES * least
+        if not places_to_cut(text, clauses_only) and len(split_sentences(text)) == 1:
+            return None
+        return f"found {count:,} tokens, expected at most {least:,} as in 99 % of the training", least
+
+    def split(self, text: str, tokenizer: SourceReader, read: Callable[[str], Iterable[str]]) -> list[str]:
+        """The parts of a text that is too long; they join to the text. `read` gives what the model reads of one."""
+
+        def fits(part: str, usual: bool) -> bool:
+            return all(self.excess(own, tokenizer, usual) is None for own in read(part))
+
+        if self.usual is None:
+            return split_text(text, lambda part: fits(part, False))
+        sentences = fitting_sentences(text, lambda part: fits(part, True))
+        return [sentence.text + sentence.space for sentence in sentences]
+
+
+def usual_length(run: Run) -> int | None:
+    """The 99th percentile of source lengths in the training of a run that translates running text; else None.
+
+    Nothing is cut only for its length where parts would be worse than the whole. Fitted models read any length alike;
+    a run that started from another one has learned from more data than its own. Spelled words, commands and formulas
+    have no commas, and a summary needs the whole text: its length does not follow that of its source.
+    """
+    if not run.task.searches or run.is_fitted or run.config.train.pretrained is not None:
+        return None
+    data = run.data
+    lengths, pairs = data.get("source_lengths") or {"p99": 0}, data["train"].get("pairs", 0)
+    text = str(data.get("characters", {}).get("source", ""))
+    if lengths["p99"] < LEAST_LENGTH or pairs < LEAST_PAIRS or COMMAS.isdisjoint(text):
+        return None
+    return int(lengths["p99"]) if lengths["correlation"] >= LEAST_CORRELATION else None
 
 
 class InputTooLongError(DataError):
@@ -79,69 +126,15 @@ def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
 def cut_near_middle(text: str) -> int:
     """Where to cut a text in two: the place nearest to its middle, in the middle half, of the best kind there is."""
     middle, low, high = len(text) // 2, len(text) // 4, len(text) - len(text) // 4
-    ends = [match.end() for match in SENTENCE_END.finditer(text, low, high)]
-    ends = ends or [match.end() for match in re.compile(r"\s+").finditer(text, low, high)]
+    spans = unbroken_spans(text)
+
+    def between_spans(ends: Iterable[int]) -> list[int]:
+        return [end for end in ends if not any(first < end < last for first, last in spans)]
+
+    ends = between_spans(match.end() for match in SENTENCE_END.finditer(text, low, high))
+    ends = ends or between_spans(match.end() for match in re.compile(r"\s+").finditer(text, low, high))
+    ends = ends or between_spans(range(middle, len(text)))[:1]
     return min(ends, key=lambda end: abs(end - middle), default=middle) or 1
-
-
-class Part(NamedTuple):
-    """A piece of an input. The parts of an input join to its text."""
-
-    text: str
-    copied: bool  # written as it is, not read by the model
-
-
-def has_letter(text: str) -> bool:
-    """Whether there is anything to translate: numbers, signs and white space are the same in every language."""
-    return any(map(str.isalpha, text))
-
-
-def cut_out(text: str, begin: int, end: int) -> list[Part]:
-    """The text from begin to end as a part to read; the rest and white space at its sides are copied."""
-    inner = text[begin:end]
-    begin, end = end - len(inner.lstrip()), begin + len(inner.rstrip())
-    if begin >= end:
-        return [Part(text, True)]
-    pieces = (Part(text[:begin], True), Part(text[begin:end], False), Part(text[end:], True))
-    return [part for part in pieces if part.text]
-
-
-def parts_around(text: str, names: Sequence[str]) -> list[Part]:
-    """The parts of a text between the texts to copy; a number takes the letters with it that touch it, as in B12."""
-    parts: list[Part] = []
-    end = 0
-    for first, last in protected_spans(text, names):
-        if text[first].isdigit():
-            while first > end and text[first - 1].isalnum():
-                first -= 1
-            while last < len(text) and text[last].isalnum():
-                last += 1
-        if last > end:
-            first = max(first, end)
-            parts += [*between(text[end:first], end > 0, True), Part(text[first:last], True)]
-            end = last
-    return [*parts, *between(text[end:], end > 0, False)]
-
-
-def between(text: str, left: bool, right: bool) -> list[Part]:
-    """The parts of a text beside texts to copy: the model reads it if it has a letter.
-
-    On a side that touches a text to copy, punctuation stays with it, as the brackets of ({name}) and the colon of
-    {name}: do.
-    """
-    if not has_letter(text):
-        return [Part(text, True)] if text else []
-    begin, end = 0, len(text)
-    while left and is_separator(text[begin]):
-        begin += 1
-    while right and is_separator(text[end - 1]):
-        end -= 1
-    return cut_out(text, begin, end)
-
-
-def is_separator(char: str) -> bool:
-    """Whether a character is punctuation, a sign or white space."""
-    return unicodedata.category(char)[0] in "PSZ" or char.isspace()
 
 
 def parts_of(
@@ -150,57 +143,66 @@ def parts_of(
     warn: Callable[[str], None],
     tokenizer: SourceReader,
     limits: LengthLimits,
-    constrainable: bool,
+    parsing: Parsing,
 ) -> list[Part] | None:
-    """The parts of an input; None: the model reads it as a whole.
-
-    `constrainable` tells whether the search can force texts into an output.
-    """
+    """The parts of an input; None: the model reads it as a whole."""
     tag, text = split_tag(item.text, tokenizer.tags)
     if not text.strip():
         return None
     limits = limits._replace(tokens=limits.tokens - bool(tag))
-    names = [name for name, _ in item.constraints.placeholders]
-    others = replace(item.constraints, placeholders=())
-    whole = parts = [Part(text, False)]
-    if names and not others:
-        around = parts_around(text, names)
-        if not constrainable or all(part.copied for part in around):
-            parts = around
-    problems = (limits.excess(part.text, tokenizer) for part in parts if not part.copied)
+    parts = parts_of_text(text, parsing)
+    whole_only = bool(item.constraints and replace(item.constraints, forbid=()))
+    problems = (limits.excess(part.text, tokenizer, usual=not whole_only) for part in parts if not part.copied)
     excess = next(filter(None, problems), None)
     if excess is None:
-        return None if parts == whole else parts
-    if others and replace(others, forbid=()):
+        return None if parts == [Part(text, False)] else parts
+    if whole_only:
         reason = "a text that is read in parts can have no prefix, terms, pattern or required phrases"
         raise InputTooLongError(place, text, excess, reason)
+
+    def read(text: str) -> Iterable[str]:
+        return [piece.text for piece in parts_of_text(text, parsing) if not piece.copied]
+
     small: list[Part] = []
     for part in parts:
-        if part.copied:
+        if part.copied or limits.excess(part.text, tokenizer, usual=True) is None:
             small.append(part)
-        else:
-            texts = split_text(part.text, lambda text: limits.excess(text, tokenizer) is None)
-            small += [piece for text in texts for piece in cut_out(text, 0, len(text))]
+            continue
+        for piece in limits.split(part.text if part.segment is None else part.segment.raw, tokenizer, read):
+            small += [inner for stripped in stripped_parts(piece) for inner in read_parts(stripped, parsing)]
     warn(f"{place}: {excess[0]}; read in {sum(not part.copied for part in small)} parts")
     return small
 
 
-def constraints_of_part(constraints: OutputConstraints, part: str) -> OutputConstraints:
-    """The constraints of a whole input that hold for one part: what is forbidden, and its own texts to copy."""
-    counts = ((name, part.count(name)) for name, _ in constraints.placeholders)
-    return OutputConstraints(
-        forbid=constraints.forbid, placeholders=tuple((name, count) for name, count in counts if count)
-    )
+def stripped_parts(text: str) -> list[Part]:
+    """A text to read, and the white space at its sides."""
+    inner = text.strip()
+    if not inner:
+        return [Part(text, True)] if text else []
+    begin = text.index(inner)
+    pieces = (Part(text[:begin], True), Part(inner, False), Part(text[begin + len(inner) :], True))
+    return [part for part in pieces if part.text]
+
+
+def read_parts(part: Part, parsing: Parsing) -> list[Part]:
+    return [part] if part.copied else parts_of_text(part.text, parsing)
 
 
 def join_parts(parts: Sequence[Part], predictions: Sequence[Prediction]) -> Prediction:
     """The predictions of the parts of an input as one; its score is the mean over all tokens."""
-    outputs = iter(predictions)
-    text = "".join(part.text if part.copied else next(outputs).text for part in parts)
+
+    def text_of(outputs: Sequence[Prediction]) -> str:
+        texts = iter(outputs)
+        return join_texts([part.text if part.copied else next(texts).text for part in parts])
+
+    if len(predictions) == 1:
+        (own,) = predictions
+        others = tuple(replace(other, text=text_of([other])) for other in own.alternatives)
+        return replace(own, text=text_of([own]), alternatives=others)
     counts = [max(1, len(output.token_scores)) for output in predictions]
     weighted = (output.score * count for output, count in zip(predictions, counts, strict=True))
     joined = Prediction(
-        text=text,
+        text=text_of(predictions),
         score=math.fsum(weighted) / max(1, sum(counts)),
         tokens=tuple(token for output in predictions for token in output.tokens),
         token_scores=tuple(score for output in predictions for score in output.token_scores),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from dragoman.base import ConfigError, DataError, RunError
+from dragoman.base import ConfigError, DataError, DragomanError, RunError
 from dragoman.data import Example, TranslationMemory
 from dragoman.data.tokenizers import Context, check_tag, ensure_tag, join_context
 from dragoman.decoding import DecodingOptions, Method, SearchConfig, replace_from_keywords
@@ -40,7 +41,7 @@ from dragoman.inference.inputs import (
     constrained_inputs,
     tagged_sources,
 )
-from dragoman.inference.loaded import Backend, Seq2SeqRun, open_backend
+from dragoman.inference.loaded import Backend, LoadedRun, Seq2SeqRun, open_backend
 from dragoman.inference.long_inputs import (
     OnWarning,
 )
@@ -61,6 +62,7 @@ from dragoman.runs import Run
 from dragoman.scoring import count_edit_kinds, score_table
 
 if TYPE_CHECKING:
+    from dragoman.inference.align import AttentionView
     from dragoman.inference.rerank import Reranker
 
 T = TypeVar("T")
@@ -165,6 +167,7 @@ class Predictor(Seq2SeqRun):
     def trace(self, text: str, options: DecodingOptions | None = None, **keywords: Unpack[SearchKeywords]) -> Nodes:
         """Every continuation that the search for a text ranked: see decoding/trace.py."""
         traces: list[Nodes] = []
+        keywords.setdefault("split_long", False)  # there is one search to show
         keywords["on_trace"] = lambda _, nodes: traces.append(nodes)
         list(self.stream([text], options, **keywords))
         return traces[0]
@@ -207,9 +210,24 @@ class Predictor(Seq2SeqRun):
             raise RunError(
                 f"min_confidence: {whose} has no calibrated confidences; first: dragoman calibrate {self.run.folder}"
             )
-        work = SearchWork(self, options, config, backend, reranker, calibration, traced)
+        reader = self if options.split_long is not False else self.whole_reader
+        if options.split_long and reader.length_limits.usual is None:
+            raise ConfigError(
+                f"split_long: {self.run.folder} stores no length to split at, expected a run that translates sentences"
+            )
+        work = SearchWork(reader, options, config, backend, reranker, calibration, traced)
         work.can_use_engine()  # where the engine is required and cannot, an error comes before any work
         return work
+
+    @cached_property
+    def whole_reader(self) -> Predictor:
+        """This predictor, but that it reads inputs as a whole up to the hard limits of the model."""
+        reader = copy(self)
+        reader.length_limits = self.length_limits._replace(usual=None)
+        return reader
+
+    def fits(self, text: str) -> bool:
+        return LoadedRun.fits(self if self.defaults.split_long is not False else self.whole_reader, text)
 
     def in_context(self, texts: Iterable[str]) -> list[str]:
         """The sentences of a document, each with its context, so that they may be computed in any order."""
@@ -226,7 +244,17 @@ class Predictor(Seq2SeqRun):
     def reads_in_parts(self, item: ConstrainedInput, options: DecodingOptions) -> bool:
         """Whether an input is read in parts: their tokens come in the order of the batches, not in that of the text."""
         work = self._work(options, StreamOptions(on_warning=lambda line: None))
-        return work.plan(work.protect(work.prepare(item, "input")), "input", lambda line: None) is not None
+        return work.plan(work.prepare(item, "input"), "input", lambda line: None) is not None
+
+    @cached_property
+    def alignment_view(self) -> AttentionView | None:
+        """The attention that links the words of a source and an output; None: the model has none to read."""
+        select_view = import_module("dragoman.inference.align").select_view  # which imports this module
+        try:
+            view: AttentionView = select_view(self)
+        except DragomanError:
+            return None
+        return view
 
     @cached_property
     def by_letter(self) -> tuple[bool, bool]:
@@ -338,7 +366,10 @@ class Predictor(Seq2SeqRun):
         examples, faults = readable_examples(self, every, evaluation.skip_unreadable, stream.on_unreadable)
         tagged = map(ConstrainedInput, tagged_sources(examples, options.tag, self.tags))
         inputs = constrained_inputs([*tagged], options)
-        predictions = list(self.stream(inputs, replace(options, tag=None), stream))
+        # A test set is what it measures: whoever tests lengths that training had not, wants to see how the model does,
+        # and scores of two runs compare only if both have read the same texts.
+        whole = replace(options, tag=None, split_long=bool(options.split_long))
+        predictions = list(self.stream(inputs, whole, stream))
         texts, references = [output.text for output in predictions], [example.references for example in examples]
         draws = evaluation.draws if evaluation.intervals else 0
         sources = [example.source for example in examples]

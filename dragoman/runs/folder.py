@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -91,6 +92,11 @@ class Run:
         if not isinstance(ratio, int | float) or not 0 <= ratio <= MAX_LENGTH_RATIO:
             expected = f"expected 0 to {MAX_LENGTH_RATIO:,.0f}"
             raise RunError(f"{self.folder}/data.json: damaged (length_ratio: found {ratio!r}, {expected})")
+        lengths = report.get("source_lengths") or {"p99": 0, "correlation": 0}  # runs of earlier versions have none
+        numbers = map(lengths.get, ("p99", "correlation")) if isinstance(lengths, dict) else [None]
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+            expected = "expected numbers p99 and correlation"
+            raise RunError(f"{self.folder}/data.json: damaged (source_lengths: found {lengths!r}, {expected})")
         return report
 
     def tokenizers(self) -> tuple[SourceReader, Tokenizer]:

@@ -71,6 +71,12 @@ class LimitsConfig:
     read_time: Seconds = setting(15.0, help="seconds that a client may take to send a request")
     grace: Seconds = setting(35.0, help="seconds after SIGTERM until the process has ended, whatever it computes")
     corrections: Size = setting(100_000_000, help="bytes of all corrections that are kept; further ones are refused")
+    files: Size = setting(
+        200, help="translated files of a client that wait to be fetched; another one pushes out its oldest"
+    )
+    file_bytes: Size = setting(200_000_000, help="bytes of these files together")
+    glossaries: Size = setting(200, help="stored glossaries of a client; further ones are refused")
+    glossary_bytes: Size = setting(20_000_000, help="bytes of these glossaries together")
     connections: Size = setting(1_000, help="open connections per worker; further ones are answered 503")
 
 
@@ -109,6 +115,9 @@ class ServeConfig:
         help="folder that keeps corrections of clients (/suggest); empty: the server takes none",
         flag="--corrections",
     )
+    folder: str = setting(
+        "", help="folder that keeps stored glossaries when the server starts again; empty: only until it stops"
+    )
     keep_numbers: bool = setting(
         False, help="leave 1,234.5 in documents as it is where the target language has 1.234,5"
     )
@@ -132,5 +141,5 @@ def load_config(path: str | Path) -> ServeConfig:
         as_table(model) | {"run": str(folder / model.run), "memory": str(folder / model.memory) if model.memory else ""}
         for model in config.models
     ]
-    kept = str(folder / config.corrections) if config.corrections else ""
-    return build(ServeConfig, as_table(config) | {"models": models, "corrections": kept}, origin=path)
+    folders = {name: str(folder / own) for name in ("corrections", "folder") if (own := getattr(config, name))}
+    return build(ServeConfig, as_table(config) | {"models": models} | folders, origin=path)

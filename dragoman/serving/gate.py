@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import time
 from contextlib import suppress
 from typing import Any
@@ -44,6 +45,16 @@ def is_token(sent: bytes, token: str) -> bool:
     return any(hmac.compare_digest(sent, spelling) for spelling in spellings)
 
 
+def network_of(client: tuple[str, int] | None) -> str:
+    """The address of a client; of IPv6 the network, of which every client has millions of addresses."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(client[0] if client else "")
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+        return str(getattr(address, "ipv4_mapped", None) or address)
+    return ""
+
+
 class Gate:
     """ASGI middleware around the whole application."""
 
@@ -60,7 +71,7 @@ class Gate:
         try:
             try:
                 if refusal := exchange.refusal():
-                    if refusal[0] != 413:
+                    if refusal[0] != 413 and not exchange.ambiguous:
                         await exchange.read_body()
                     await exchange.answer(*refusal)
                     return
@@ -81,11 +92,15 @@ class Exchange(ServerCall):
     def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(state)
         self.scope, self._receive, self._send = scope, receive, send
+        self.client = network_of(scope["client"])
         self.headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
         self.started = time.monotonic()
         self.status = 0
         self.received = 0
-        has_body = self.headers.get("content-length", b"0") != b"0" or "transfer-encoding" in self.headers
+        chunked = "transfer-encoding" in self.headers
+        has_body = self.headers.get("content-length", b"0") != b"0" or chunked
+        # A proxy in front may see another end of the body than this server does, and so another next request.
+        self.ambiguous = chunked and ("content-length" in self.headers or scope["http_version"] == "1.0")
         self.complete = not has_body  # whether the whole body was read
         self.problem: BodyProblem | None = None
         self.is_work = scope["method"] == "POST" and scope["path"] in WORK  # asks for computation
@@ -102,6 +117,9 @@ class Exchange(ServerCall):
         path, version = self.scope["path"], self.scope["http_version"]
         if not version.startswith("1."):
             return 505, f"HTTP version: found {version}, expected 1.0 or 1.1"
+        if self.ambiguous:
+            beside = "HTTP/1.0" if version == "1.0" else "Content-Length"
+            return 400, f"Transfer-Encoding: found it together with {beside}, expected only one length of the body"
         if self.crowded and path not in WATCHED:
             return 503, f"found more than {self.state.limits.connections:,} open connections; try again later"
         length = self.headers.get("content-length", b"0")

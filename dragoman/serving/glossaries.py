@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
-import time
+import sqlite3
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from dragoman.base import ConfigError
 from dragoman.data import same_language, short_code
-from dragoman.serving.state import NotFound, ServerState
+from dragoman.serving.state import NotFound, ServerCall, ServerState
+from dragoman.serving.store import TOGETHER
 from dragoman.serving.text_translation import served_languages
 
 MAX_ENTRIES = 10_000
@@ -22,69 +27,138 @@ Entries = dict[str, str]  # term → translation
 
 @dataclass(frozen=True)
 class Glossary:
-    """A stored glossary."""
+    """What is stored about a glossary, without the entries."""
 
     glossary_id: str
     name: str
     creation_time: str
-    dictionaries: dict[Pair, Entries]
-
-    @classmethod
-    def load(cls, key: str, data: bytes) -> Glossary:
-        """A glossary from what `dump` wrote; `key` is the name of its file."""
-        name, created, dictionaries = json.loads(data)
-        table = {(source, target): entries for source, target, entries in dictionaries}
-        return cls(str(uuid.UUID(key)), name, created, table)
-
-    def dump(self) -> bytes:
-        dictionaries = [(*pair, entries) for pair, entries in self.dictionaries.items()]
-        return json.dumps([self.name, self.creation_time, dictionaries]).encode()
-
-    def entries(self, source: str, target: str) -> Entries:
-        """The terms and translations for two languages."""
-        pair = (base_code(source), base_code(target))
-        if pair not in self.dictionaries:
-            raise NotFound(f"Dictionary not found: this glossary has none for {pair[0]} → {pair[1]}")
-        return self.dictionaries[pair]
-
-    def set(self, pair: Pair, entries: Entries) -> None:
-        """Add a dictionary as the last, in place of one for the same languages."""
-        self.dictionaries.pop(pair, None)
-        self.dictionaries[pair] = entries
-        if len(self.dictionaries) > MAX_DICTIONARIES:
-            raise ConfigError(f"dictionaries: found {len(self.dictionaries)}, expected at most {MAX_DICTIONARIES}")
+    dictionaries: dict[Pair, int]  # number of entries
 
 
-def create(state: ServerState, name: str, dictionaries: dict[Pair, Entries]) -> Glossary:
-    """Store a glossary until the server stops."""
-    if state.glossaries.full:
-        raise ConfigError("glossaries: found as many as this server keeps; delete one first")
-    created = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
-    data = Glossary("", name, created, dictionaries).dump()
-    return Glossary.load(state.glossaries.add(data), data)
+def owner_of(call: ServerCall) -> str:
+    """Who sees the glossaries that a request stores: all who have the token, or else the address of the client."""
+    token = call.state.config.token
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest() if token else call.client
 
 
 def stored_key(glossary_id: str) -> str:
     return glossary_id.replace("-", "").lower()
 
 
-def get(state: ServerState, glossary_id: str) -> Glossary:
+def every(call: ServerCall, glossary_id: str = "") -> list[Glossary]:
+    """The glossaries that a request may see, or the one with this id; the oldest first."""
+    rows = call.state.store.read(
+        "SELECT id, name, created, source, target, count FROM glossaries LEFT JOIN dictionaries ON glossary = id "
+        "WHERE owner = ?1 AND (?2 = '' OR id = ?2) ORDER BY created, id, number",
+        owner_of(call), stored_key(glossary_id),
+    )  # fmt: skip
+    found: dict[str, Glossary] = {}
+    for key, name, created, source, target, count in rows:
+        glossary = found.setdefault(key, Glossary(str(uuid.UUID(key)), name, created, {}))
+        if source is not None:
+            glossary.dictionaries[source, target] = count
+    return list(found.values())
+
+
+def get(call: ServerCall, glossary_id: str) -> Glossary:
     """A stored glossary; raises NotFound."""
-    data = state.glossaries.get(key := stored_key(glossary_id))
-    if data is None:
+    if not stored_key(glossary_id) or not (found := every(call, glossary_id)):
         raise NotFound(f"glossary_id: found {glossary_id[:40]!r}, expected the id of a stored glossary")
-    return Glossary.load(key, data)
+    return found[0]
 
 
-def every(state: ServerState) -> list[Glossary]:
-    files = [(key, state.glossaries.get(key)) for key in state.glossaries.ids()]
-    stored = [Glossary.load(key, data) for key, data in files if data is not None]
-    return sorted(stored, key=lambda glossary: (glossary.creation_time, glossary.glossary_id))
+def entries(call: ServerCall, glossary_id: str, source: str, target: str) -> Entries:
+    """The terms and translations of a glossary for two languages; raises NotFound."""
+    get(call, glossary_id)
+    pair = (base_code(source), base_code(target))
+    query = "SELECT entries FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?"
+    if not (found := call.state.store.read(query, stored_key(glossary_id), *pair)):
+        raise NotFound(f"Dictionary not found: this glossary has none for {pair[0]} → {pair[1]}")
+    table: Entries = json.loads(found[0][0])
+    return table
 
 
-def replace(state: ServerState, glossary: Glossary) -> None:
-    """Store a changed glossary in place of the old one."""
-    state.glossaries.replace(stored_key(glossary.glossary_id), glossary.dump())
+def create(call: ServerCall, name: str, dictionaries: dict[Pair, Entries]) -> Glossary:
+    """Store a glossary."""
+    key = uuid.uuid4().hex
+    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    with call.state.store.change() as rows:
+        rows.execute("INSERT INTO glossaries VALUES (?, ?, ?, ?)", (key, owner_of(call), name, created))
+        for pair, terms in dictionaries.items():
+            _write(rows, key, pair, terms)
+        _check_limits(rows, call, key)
+    return get(call, key)
+
+
+def update(
+    call: ServerCall,
+    glossary_id: str,
+    name: str | None = None,
+    added: Sequence[tuple[Pair, Entries]] = (),
+    replaced: Sequence[tuple[Pair, Entries]] = (),
+) -> None:
+    """Rename a glossary, add entries to its dictionaries, or put dictionaries in place of others, all or nothing."""
+    with _changing(call, glossary_id) as (rows, key):
+        if name:
+            rows.execute("UPDATE glossaries SET name = ? WHERE id = ?", (name, key))
+        for pair, terms in added:
+            query = "SELECT entries FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?"
+            found = rows.execute(query, (key, *pair)).fetchone()
+            _write(rows, key, pair, {**(json.loads(found[0]) if found else {}), **terms})
+        for pair, terms in replaced:
+            _write(rows, key, pair, terms)
+        _check_limits(rows, call, key)
+
+
+def delete(call: ServerCall, glossary_id: str, pair: Pair | None = None) -> None:
+    """Forget a glossary, or its dictionary for two languages; raises NotFound."""
+    with _changing(call, glossary_id) as (rows, key):
+        if pair is None:
+            rows.execute("DELETE FROM glossaries WHERE id = ?", (key,))
+            return
+        query = "DELETE FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?"
+        if not rows.execute(query, (key, *pair)).rowcount:
+            raise NotFound(f"Dictionary not found: this glossary has none for {pair[0]} → {pair[1]}")
+
+
+@contextmanager
+def _changing(call: ServerCall, glossary_id: str) -> Iterator[tuple[sqlite3.Connection, str]]:
+    """The rows for one change of a glossary that is there, and its key."""
+    key = stored_key(glossary_id)
+    with call.state.store.change() as rows:
+        query = "SELECT 1 FROM glossaries WHERE id = ? AND owner = ?"
+        if not rows.execute(query, (key, owner_of(call))).fetchone():
+            raise NotFound(f"glossary_id: found {glossary_id[:40]!r}, expected the id of a stored glossary")
+        yield rows, key
+
+
+def _write(rows: sqlite3.Connection, key: str, pair: Pair, terms: Entries) -> None:
+    """Write a dictionary as the last of a glossary, in place of one for the same languages."""
+    if len(terms) > MAX_ENTRIES:
+        raise ConfigError(f"entries: found {len(terms):,}, expected at most {MAX_ENTRIES:,}")
+    text = json.dumps(terms)
+    last = "(SELECT coalesce(max(number), 0) + 1 FROM dictionaries WHERE glossary = ?1)"
+    rows.execute(
+        f"INSERT OR REPLACE INTO dictionaries VALUES (?1, ?2, ?3, {last}, ?4, ?5, ?6)",
+        (key, *pair, len(terms), len(text), text),
+    )
+
+
+def _check_limits(rows: sqlite3.Connection, call: ServerCall, key: str) -> None:
+    """Raise an error, so that nothing is written, for more than a client may store."""
+    limits = call.state.limits
+    (dictionaries,) = rows.execute("SELECT count(*) FROM dictionaries WHERE glossary = ?", (key,)).fetchone()
+    if dictionaries > MAX_DICTIONARIES:
+        raise ConfigError(f"dictionaries: found {dictionaries}, expected at most {MAX_DICTIONARIES}")
+    (count,) = rows.execute("SELECT count(*) FROM glossaries WHERE owner = ?", (owner_of(call),)).fetchone()
+    if count > limits.glossaries:
+        raise ConfigError(f"glossaries: found {count:,}, expected at most {limits.glossaries:,}; delete one first")
+    sizes = "SELECT coalesce(sum(size), 0) FROM dictionaries JOIN glossaries ON glossary = id"
+    (own,) = rows.execute(f"{sizes} WHERE owner = ?", (owner_of(call),)).fetchone()
+    (together,) = rows.execute(sizes).fetchone()
+    for size, most in ((own, limits.glossary_bytes), (together, TOGETHER * limits.glossary_bytes)):
+        if size > most:
+            raise ConfigError(f"glossaries: found {size:,} bytes in all, expected at most {most:,}; delete one first")
 
 
 def base_code(code: str) -> str:

@@ -30,10 +30,11 @@ from dragoman.serving.app import create_app
 from dragoman.serving.batcher import Busy
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.models import Models
-from dragoman.serving.spool import Spool
 from dragoman.serving.state import CALL, ClientLeft, ServerCall, ServerState
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
+_LENGTHS = re.compile(
+    rb"\r\n(?:content-length:[ \t]*(\d{1,9})(?=[ \t]*\r\n)|content-length|transfer-encoding)", re.IGNORECASE
+)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
 _WORK = frozenset(path.encode() for path in WORK)
 
@@ -108,9 +109,9 @@ class GuardedProtocol(H11Protocol):
         path = data[5:first].partition(b"?")[0]  # what follows may be any bytes
         if end < 0 or not data.startswith(b"POST ") or path not in _WORK:
             return False
-        length = _LENGTH.search(data, 0, end + 2)
-        if length is None or end + 4 + int(length[1]) != len(data) or self.state.config.cors:
-            return False
+        lengths = _LENGTHS.findall(data, 0, end + 2)
+        if len(lengths) != 1 or end + 4 + int(lengths[0] or len(data)) != len(data) or self.state.config.cors:
+            return False  # a wrong or second length is for the parser, as is Transfer-Encoding
         self._unset_keepalive_if_required()
         self._head_came()
         closing = self.state.draining or _CLOSE.search(data, 0, end + 2) is not None
@@ -236,7 +237,7 @@ def run_worker(
     system.limit_arenas()
     models = Models(config)
     models.warm_up()
-    state = ServerState(config, models, Spool(spool))
+    state = ServerState(config, models, spool)
     limits = config.limits
     protocol: Any = type("Protocol", (GuardedProtocol,), {"state": state})
     settings = uvicorn.Config(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from dragoman.serving.batcher import Batcher, Busy, SearchCost, Speeds
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.metrics import Metrics
 from dragoman.serving.models import BatchWork, Models, ServedModel
-from dragoman.serving.spool import Spool
+from dragoman.serving.store import Store
 
 T = TypeVar("T")
 CALL = "dragoman.call"  # key of a request's scope
@@ -41,10 +40,9 @@ class NotFound(Exception):  # noqa: N818
 class ServerState:
     """Everything that lives as long as a worker."""
 
-    def __init__(self, config: ServeConfig, models: Models, spool: Spool) -> None:
-        self.config, self.limits, self.models, self.spool = config, config.limits, models, spool
-        self.glossaries = Spool(spool.folder / "glossaries", kept=math.inf)
-        self.documents = Spool(spool.folder / "documents")  # what is known about documents, apart from their bytes
+    def __init__(self, config: ServeConfig, models: Models, folder: str) -> None:
+        self.config, self.limits, self.models = config, config.limits, models
+        self.store = Store(config.folder or folder, config.limits.files, config.limits.file_bytes)
         self.corrections = CorrectionLog(config.corrections, config.limits.corrections) if config.corrections else None
         if self.corrections is not None:
             self.corrections.create()
@@ -108,6 +106,7 @@ class ServerState:
             batcher.stop(max(0.0, deadline - time.monotonic()))
         self.streams.shutdown(wait=False, cancel_futures=True)
         self.inspections.shutdown(wait=False, cancel_futures=True)
+        self.store.close()
 
 
 class ServerCall:
@@ -115,6 +114,7 @@ class ServerCall:
 
     def __init__(self, state: ServerState) -> None:
         self.state = state
+        self.client = ""  # whose files and glossaries it may have
         self.entering = False
         self.ended: type[Exception] | None = None  # why nobody needs the answer any more
         self.work: asyncio.Future[Any] | None = None

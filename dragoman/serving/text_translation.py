@@ -10,10 +10,9 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple, NoReturn
 
 from dragoman.base import ConfigError
-from dragoman.data import UNKNOWN, detect, same_language
+from dragoman.data import UNKNOWN, detect, find_placeholders, same_language
 from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
-from dragoman.decoding.constraints import find_placeholders
 from dragoman.documents import Reading, open_document, translate_units
 from dragoman.inference import localiser
 from dragoman.serving.formality import Formality, tag_with_formality
@@ -42,6 +41,7 @@ class TranslationJob:
     glossary: dict[str, str | list[str]] | None = None
     formality: Formality = "default"
     split: bool = True  # into sentences
+    context: str = ""  # what stands before the texts, for runs that read sentences in their document
 
 
 def served_languages(state: ServerState) -> dict[str, list[str]]:
@@ -154,11 +154,15 @@ async def translate_texts(
         if route is None:
             continue
         model, tag = route
+        if job.context.strip() and not model.predictor.context:
+            raise ConfigError(
+                f"Parameter 'context' not supported: the run {model.name} reads one sentence at a time; leave it out"
+            )
         terms = terminology_of(job.glossary)
-        options = DecodingOptions(terminology=terms, tag=tag or None, n_best=1 + job.alternatives)
+        options = DecodingOptions(terminology=terms, tag=tag or None, n_best=1 + job.alternatives, placeholders=True)
         indices = [index for index, (other, _) in enumerate(languages) if other == code]
         own = [texts[index] for index in indices]
-        translator = translator_of(call, model, options, own, job.form or model.default_format)
+        translator = translator_of(call, model, options, own, job.form or model.default_format, job.context)
         translated = await translator.translate(own, job.split)
         for index, output in zip(indices, translated, strict=True):
             outputs[index] = output
@@ -171,11 +175,12 @@ def translator_of(
     options: DecodingOptions,
     texts: Sequence[str],
     form: str,
+    context: str = "",
 ) -> Translator:
-    """A run with the options of one request; placeholders of texts that have some are copied."""
-    if form == "text" and any(find_placeholders(text) for text in texts):
+    """A run with the options of one request; what texts must keep is kept."""
+    if form == "html" or any(find_placeholders(text) for text in texts):
         options = replace(options, placeholders=True)
-    return Translator(call, model, replace(options, scores=False), form)
+    return Translator(call, model, replace(options, scores=False), form, context)
 
 
 class TranslatedDocument(NamedTuple):

@@ -41,11 +41,14 @@ class Translated:
 
 
 class Translator:
-    """One model with the options of one request; `form` is text or html."""
+    """One model with the options of one request; `form` is text or html, `context` what stands before the texts."""
 
-    def __init__(self, call: ServerCall, model: ServedModel, options: DecodingOptions, form: str = "text") -> None:
+    def __init__(
+        self, call: ServerCall, model: ServedModel, options: DecodingOptions, form: str = "text", context: str = ""
+    ) -> None:
         self.call, self.model, self.form = call, model, form
         self.build = InputBuilder(options, model)
+        self.before = [" ".join(sentence.text.split()) for sentence in self.sentences(context) if sentence.text.strip()]
 
     async def translate(self, texts: Sequence[str], split: bool = True, align: bool = False) -> list[Translated]:
         """Translations of whole texts; `split` into sentences, as HTML always is."""
@@ -63,7 +66,7 @@ class Translator:
 
     async def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """A prediction for each text as the model reads it; equal texts are computed once."""
-        texts = self.model.predictor.in_context(texts)
+        texts = self.model.predictor.in_context([*self.before, *texts])[len(self.before) :]
         distinct = list(dict.fromkeys(texts))
         inputs = await in_thread(lambda: [self.build(text) for text in distinct], [*distinct, *self.build.read_first])
         predictions: dict[str, Prediction] = {}

@@ -20,13 +20,15 @@ def stop_signals() -> list[int]:
 
 
 class Stopped(Exception):  # noqa: N818  (no error: the user asked the run to stop)
-    """A signal stopped the run after a checkpoint was saved; `code` is the exit code."""
+    """A signal stopped the run after the checkpoint of a step, 0 for none; `code` is the exit code."""
 
     def __init__(self, code: int, step: int) -> None:
         super().__init__(code, step)
         self.code, self.step = code, step
 
     def __str__(self) -> str:
+        if not self.step:  # a model is being fitted, or the data are being prepared
+            return "stopped before anything was saved; the same command begins anew"
         return f"stopped and saved at step {self.step}; the same command resumes from there"
 
 

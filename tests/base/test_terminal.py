@@ -1,10 +1,12 @@
-"""Control characters in data reach files unchanged and terminals as visible text."""
+"""Control characters reach people as visible text, through pipes too; outputs in files and pipes are unchanged."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -12,6 +14,8 @@ import pytest
 
 from dragoman import cli
 from dragoman.base.terminal import guarded, visible
+from dragoman.commands import root
+from dragoman.commands.printing import print_json, print_lines
 from dragoman.inspect.measure.run_summary import print_run_information
 from dragoman.training.display import Display
 
@@ -64,9 +68,33 @@ def test_all_that_is_printed_to_a_terminal_is_visible(
     assert terminal.read() == f"{SHOWN}\n" * 3
 
 
-def test_files_and_pipes_get_data_as_they_are() -> None:
-    file = io.StringIO()
-    assert guarded(file) is file
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_messages_are_visible_through_a_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(f"sys.{name}", guarded(pipe))
+    assert guarded(guarded(pipe)).stream is pipe
+    with click.Context(root.cli, **root.cli.context_settings):
+        click.echo(HOSTILE, err=name == "stderr")
+    assert pipe.buffer.getvalue().decode() == f"{SHOWN}\n"  # type: ignore[attr-defined]
+
+
+def test_outputs_are_data_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr("sys.stdout", guarded(pipe))
+    outputs: Any = SimpleNamespace(interactive=False)
+    print_lines(outputs, [f"{HOSTILE}\n"])
+    assert pipe.buffer.getvalue().decode() == f"{HOSTILE}\n"  # type: ignore[attr-defined]
+
+
+def test_json_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr("sys.stdout", guarded(pipe))
+    print_json({"text": HOSTILE})
+    pipe.flush()
+    written = pipe.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert json.loads(written) == {"text": HOSTILE}
+    assert written == f"{visible(written)}"
+    assert "ü" in written
 
 
 def test_the_command_line_guards_its_streams(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

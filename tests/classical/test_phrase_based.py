@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from dragoman.classical.phrase_decoder import DISTANCE, LANGUAGE, PHRASES, TABLE
 from dragoman.classical.rows import Ragged
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.scoring.report import score_table
+from dragoman.training import trainer
 from tests.conftest import call
 
 WEIGHTS = np.array([0.4, 0.2, 0.1, 0.3, -0.2, 0.5, 0.3, 0.7])
@@ -118,6 +120,21 @@ def test_a_phrase_based_model_is_a_run(tmp_path: Path, cached: Path) -> None:
     told = call("inspect", run, "the dog", "--target", "das Tier", "--output", tmp_path / "other.json")
     assert (told.code, "explains its own outputs" in told.err) == (2, True)
     check_noisy_channel(run, tmp_path, lines)
+
+
+@pytest.mark.parametrize("preset", ["phrase-based", "word-aligner", "ngram-transducer", "memorise"])
+def test_a_fit_that_a_signal_stops_promises_no_resume(
+    preset: str, tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run = tmp_path / "pairs.tsv", tmp_path / "run"
+    data.write_text("".join(f"a {number}\tb {number}\n" for number in range(60)), encoding="utf-8")
+    arguments = ("train", data, f"preset={preset}", "--run", run, "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "write_text", lambda *written: signal.raise_signal(signal.SIGTERM))  # fitting begins
+        stopped = call(*arguments)
+    assert stopped.code == 143
+    assert stopped.err.splitlines()[-1] == "stopped before anything was saved; the same command begins anew"
+    assert call(*arguments).code == 0
 
 
 def check_noisy_channel(run: Path, folder: Path, lines: list[str]) -> None:

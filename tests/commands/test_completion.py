@@ -129,7 +129,7 @@ def test_a_real_bash_completes(folder: Path, tmp_path: Path) -> None:
         os.close(slave)
 
 
-def typed(terminal: int, keys: str, expected: str, seconds: float = 20.0) -> None:
+def typed(terminal: int, keys: str, expected: str, seconds: float = 120.0) -> None:
     """Type keys and wait for the text that they bring about."""
     os.write(terminal, keys.encode())
     seen, end = "", time.monotonic() + seconds

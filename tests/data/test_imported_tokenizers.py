@@ -79,9 +79,9 @@ def test_byte_level_bpe_is_that_of_tokenizers(prefix: bool) -> None:
         spans = ours.spans(text)
         assert len(spans) == len(ids)
         assert "".join(text[first:end] for first, end in spans) == text
-    started = time.perf_counter()
+    started = time.thread_time()
     ours.encode("x" * 100_000)  # one word
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize("make", [word_piece, byte_level_bpe])

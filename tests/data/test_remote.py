@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import io
+import os
 import re
+import shutil
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from types import FrameType
+from typing import Any, ClassVar, NamedTuple
 
 import fsspec
 import pytest
 
 from dragoman.base import long_work as progress
 from dragoman.base.errors import ConfigError, DataError, RunError
+from dragoman.data import remote
 from dragoman.data.config import TokenizersConfig, paths_of
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.remote import local_copy, matching_addresses, origins
@@ -25,28 +33,50 @@ from tests.conftest import call
 from tests.training.kill_driver import table, write_pairs
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers for ranges; `cut` ends an answer after so many bytes."""
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
+
+Change = Callable[[Answer], Answer]  # what a server does wrong
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers for ranges; `cut` ends an answer after so many bytes, and `wrong` changes it."""
+
+    protocol_version = "HTTP/1.1"  # with chunks
     files: ClassVar[dict[str, bytes]] = {}
     cut = 10**9
-    sized = True
+    chunked = False
     seen: ClassVar[list[tuple[str, str]]] = []
+    wrong: ClassVar[list[Change]] = []
 
     def do_GET(self) -> None:
         content, asked = self.files.get(self.path.partition("?")[0]), self.headers.get("Range", "")
         Handler.seen.append((self.path, asked))
+        self.close_connection = True
         if content is None:
             self.send_error(404)
             return
         tag = f'"{hash(content)}"'
         start = int(asked[6:-1]) if asked and self.headers["If-Range"] == tag else 0
-        self.send_response(206 if start else 200)
-        if self.sized:
-            self.send_header("Content-Length", str(len(content) - start))
-        self.send_header("ETag", tag)
+        body = content[start : Handler.cut]
+        headers = {"ETag": tag, "Content-Length": str(len(content) - start)}
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        if self.chunked:
+            del headers["Content-Length"]
+            headers["Transfer-Encoding"] = "chunked"
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        answer = Answer(206 if start else 200, headers, body)
+        for change in self.wrong:
+            answer = change(answer)
+        self.send_response_only(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name.strip(), value)
         self.end_headers()
-        self.wfile.write(content[start : Handler.cut])
+        self.wfile.write(answer.body)
 
     def log_message(self, *arguments: Any) -> None:
         pass
@@ -54,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for name, value in (("files", {}), ("cut", 10**9), ("seen", [])):
+    for name, value in (("files", {}), ("cut", 10**9), ("seen", []), ("wrong", [])):
         monkeypatch.setattr(Handler, name, value)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
@@ -123,7 +153,7 @@ def test_a_download_shows_its_progress_to_a_person(
     Handler.cut = 10**9
     local_copy(f"{server}/a.tsv", cache)
     assert "2.5 of 2.5 MB, " in capsys.readouterr().err
-    monkeypatch.setattr(Handler, "sized", False)
+    monkeypatch.setattr(Handler, "chunked", True)
     Handler.files["/b.tsv"] = bytes(1_200_000)
     local_copy(f"{server}/b.tsv", cache)
     assert "1.2 MB, " in capsys.readouterr().err
@@ -132,6 +162,202 @@ def test_a_download_shows_its_progress_to_a_person(
 def local_copy_or_error(url: str, cache: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         local_copy(url, cache)
+
+
+OLD, NEW = b"a\tb\n" * 800, b"c\td\n" * 900
+TAG = f'"{hash(NEW)}"'
+
+
+def said(status: int = 0, **headers: str | None) -> Change:
+    """Another status and other headers; None for a header takes it away."""
+
+    def change(answer: Answer) -> Answer:
+        changed = answer.headers | {name.replace("_", "-"): value for name, value in headers.items()}
+        kept = {name: value for name, value in changed.items() if value is not None}
+        return answer._replace(status=status or answer.status, headers=kept)
+
+    return change
+
+
+def rest(body: bytes, content_range: str, **headers: str | None) -> Change:
+    """The answer 206 with these bytes to whoever asks for a range; other answers stay as they are."""
+
+    def change(answer: Answer) -> Answer:
+        if answer.status != 206:
+            return answer
+        told = said(Content_Range=content_range or None, Content_Length=str(len(body)), **headers)
+        return told(answer)._replace(body=body)
+
+    return change
+
+
+RESUMED = {  # the server sends the rest of OLD from 1,000 on; what it does wrong, and whether a second request helps
+    "another version": rest(NEW[1000:], f"bytes 1000-{len(NEW) - 1}/{len(NEW)}", ETag=TAG),
+    "another version of the old length": rest(NEW[1000:3200], "bytes 1000-3199/3200", ETag=TAG),
+    "no version": rest(OLD[1000:], "bytes 1000-3199/3200", ETag=None),
+    "a weak version": rest(OLD[1000:], "bytes 1000-3199/3200", ETag='W/"1"'),
+    "an earlier start": rest(OLD[996:], "bytes 996-3199/3200"),
+    "a later start": rest(OLD[1004:], "bytes 1004-3199/3200"),
+    "another total": rest(OLD[1000:], "bytes 1000-3199/3600"),
+    "no total": rest(OLD[1000:], "bytes 1000-3199/*"),
+    "no range": rest(OLD[1000:], ""),
+    "another length": rest(OLD[1000:2000], "bytes 1000-3199/3200"),
+    "nothing left": lambda answer: Answer(416, {"Content-Length": "0"}, b"") if answer.status == 206 else answer,
+    "nothing": lambda answer: Answer(204, {}, b"") if answer.status == 206 else answer,
+}
+
+
+@pytest.mark.parametrize("wrong", RESUMED.values(), ids=RESUMED)
+def test_an_answer_that_is_not_the_rest_of_the_begun_version_is_asked_for_anew(
+    wrong: Change, server: str, cache: Path
+) -> None:
+    Handler.files["/a.tsv"], Handler.cut, url = OLD, 1000, f"{server}/a.tsv"
+    local_copy_or_error(url, cache)
+    Handler.cut, Handler.wrong[:] = 10**9, [wrong]
+    assert local_copy(url, cache).read_bytes() == OLD
+    assert [asked for _, asked in Handler.seen] == ["", "bytes=1000-", ""]
+
+
+def test_a_rest_in_parts_is_put_together(server: str, cache: Path) -> None:
+    Handler.files["/a.tsv"], Handler.cut, url = OLD, 1000, f"{server}/a.tsv"
+    local_copy_or_error(url, cache)
+    Handler.cut, Handler.wrong[:] = 10**9, [rest(OLD[1000:2000], "bytes 1000-1999/3200")]
+    with pytest.raises(DataError, match="found 2,000 of 3,200 bytes"):
+        local_copy(url, cache)
+    Handler.wrong.clear()
+    assert local_copy(url, cache).read_bytes() == OLD
+
+
+def endless(answer: Answer) -> Answer:
+    body = b"fa0\r\n%b\r\n" % (b"x" * 4000) * 20
+    return said(Content_Length=None, Transfer_Encoding="chunked")(answer)._replace(body=body)
+
+
+WRONG = {
+    "a part nobody asked for": (said(206, Content_Range="bytes 0-3599/9000"), "answers 206 Partial Content, expected"),
+    "nothing": (lambda answer: Answer(204, {}, b""), "answers 204 No Content, expected 200"),
+    "words": (said(Content_Length="abc"), "Content-Length: abc, expected one number"),
+    "a debt": (said(Content_Length="-1"), "Content-Length: -1, expected one number"),
+    "no end": (said(Content_Length=None), "does not say where the file ends"),
+    "two ends": (said(**{"Content_Length ": "7"}), r"Content-Length: 3600, 7, expected one number"),
+    "more than the disk": (said(Content_Length="9" * 18), r"needs 1,000,000,000\.0 GB, but"),
+    "an end too late": (said(Content_Length="9000"), r"found 3,600 of 9,000 bytes\); run the same"),
+    "an endless stream": (endless, "found more than 10,000 bytes; download it yourself"),
+    "a stream that is cut": (
+        lambda answer: said(Content_Length=None, Transfer_Encoding="chunked")(answer)._replace(body=b"fa0\r\nabc"),
+        "IncompleteRead",
+    ),
+    "a stream without its last chunk": (
+        lambda answer: endless(answer)._replace(body=b"3\r\nabc\r\n"),
+        "IncompleteRead",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
+def test_an_answer_that_is_no_whole_file_is_an_error(
+    wrong: Change, message: str, server: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "MOST_UNTOLD", 10_000)
+    monkeypatch.setattr(remote, "_BLOCK", 4096)
+    Handler.files["/a.tsv"], Handler.wrong[:], url = NEW, [wrong], f"{server}/a.tsv"
+    with pytest.raises(DataError, match=message):
+        local_copy(url, cache)
+    assert not list((cache / "remote").glob("*/*"))
+    Handler.wrong.clear()
+    assert local_copy(url, cache).read_bytes() == NEW
+
+
+def test_a_time_within_the_last_minute_names_no_version(server: str, cache: Path) -> None:
+    Handler.files["/a.tsv"], Handler.cut, url = OLD, 1000, f"{server}/a.tsv"
+    changed = said(ETag=None, Last_Modified="Thu, 01 Jan 2026 00:00:00 GMT", Date="Thu, 01 Jan 2026 00:00:10 GMT")
+    Handler.wrong[:] = [changed]
+    local_copy_or_error(url, cache)
+    Handler.files["/a.tsv"], Handler.cut = NEW, 10**9
+    assert local_copy(url, cache).read_bytes() == NEW
+    assert [asked for _, asked in Handler.seen] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a%00b.tsv", r"file name 'a\\x00b.tsv'"), ("%2e%2e", r"file name '\.\.'"), ("a/%2E%2E", r"file name '\.\.'"),
+        ("%0aa.tsv", r"file name '\\na.tsv'"), ("a" * 300 + ".tsv", "file name of 304 bytes, expected at most 200"),
+        ("%C3%BC" * 120, "file name of 240 bytes"),
+    ],
+)  # fmt: skip
+def test_a_name_that_no_file_can_have_is_an_error(path: str, message: str, server: str, cache: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        local_copy(f"{server}/{path}", cache)
+    assert Handler.seen == []
+
+
+@pytest.mark.parametrize("url", ["http://[::1/a.tsv", "http://a:b/c.tsv", "https://", "http://\udc80/a.tsv"])
+def test_no_address_is_one_line(url: str, cache: Path) -> None:
+    with pytest.raises(DataError):
+        local_copy(matching_addresses(url)[0], cache)
+
+
+def test_any_letters_in_an_address(server: str, cache: Path) -> None:
+    Handler.files["/gr%C3%BC%C3%9Fe%20an.tsv"] = OLD
+    copies = [local_copy(f"{server}/{path}", cache) for path in ("grüße an.tsv", "gr%C3%BC%C3%9Fe%20an.tsv")]
+    assert [(copy.name, copy.read_bytes()) for copy in copies] == [("grüße an.tsv", OLD)] * 2
+
+
+class Killed(BaseException):
+    """The code that downloads neither catches this nor tidies up after it."""
+
+
+class Killer:
+    """Ends the process, so to speak, at a line of that code."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Killer | None:
+        if not frame.f_code.co_filename.endswith(("data/remote.py", "base/files.py")):
+            return None
+        if event == "line":
+            self.left -= 1
+            if not self.left:
+                raise Killed
+        return self
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_kill_at_any_line_mixes_no_versions(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old version was begun, the new one is on the server."""
+    monkeypatch.setattr(remote, "_BLOCK", 2000)
+
+    @contextmanager
+    def opened(url: str, begun: remote.Begun) -> Iterator[remote.Stream]:
+        start = begun.start if begun.validator == tag else 0
+        yield remote.Stream({"ETag": tag}, tag, len(content), start, io.BytesIO(content[start:cut]))
+
+    monkeypatch.setattr(remote, "_open_web", opened)
+    monkeypatch.setattr(remote, "lock", lambda *arguments, **options: True)  # of a dead process nothing is locked
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # no power fails here
+    url, begun = "http://a/a.tsv", tmp_path / "begun"
+    tag, content, cut = "old", OLD, 1000
+    with pytest.raises(DataError, match="1,000 of 3,200"):
+        local_copy(url, begun)
+    tag, content, cut = "new", NEW, 10**9
+    for line in count(1):
+        place = tmp_path / f"cache-{line}"
+        shutil.copytree(begun, place)
+        before = sys.gettrace()
+        sys.settrace(Killer(line))
+        try:
+            copy = local_copy(url, place)
+        except Killed:
+            copy = None
+        finally:
+            sys.settrace(before)
+        assert local_copy(url, place).read_bytes() == NEW, line
+        if copy is not None:
+            assert copy.read_bytes() == NEW
+            assert line > 60
+            break
 
 
 def test_an_unreachable_server_leaves_the_copy(server: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,7 +337,6 @@ def test_no_sources_no_outputs() -> None:
     assert Case(Table(3, 8, 1.0, 0.0, 0.0), [], 4, 1.0, 1, None).found() == []
 
 
-@pytest.mark.timeout(20)
 def test_a_broken_model_ends_the_search() -> None:
     """NaN is neither above nor below any number; a search that waits for −∞ would never end."""
     steps: list[int] = []

@@ -34,6 +34,23 @@ def test_exact_matches_are_taken_and_marked(inside: TrainedFolder, memory: Path)
     assert run.predict(["abc"], memory=memory, prefix="A")[0].text.startswith("A")
 
 
+def test_a_match_has_as_many_alternatives_as_are_asked_for(inside: TrainedFolder, memory: Path) -> None:
+    run = dragoman.load(inside.run)
+    searched = run.predict(["abc"], beam=4, n_best=4)[0]
+    match, other = run.predict(["abc", "abd"], beam=4, n_best=4, memory=memory)
+    assert (match.text, match.from_memory, len(match.alternatives)) == ("from memory", True, 3)
+    assert [one.text for one in match.alternatives] == [searched.text, *[one.text for one in searched.alternatives[:2]]]
+    assert not any(one.alternatives or one.from_memory for one in match.alternatives)
+    assert len(other.alternatives) == 3
+    # One of the search that says the same is no alternative.
+    same = inside.write("same.tsv", f"abc\t{searched.text}\n")
+    match = run.predict(["abc"], beam=4, n_best=4, memory=same)[0]
+    assert [one.text for one in match.alternatives] == [one.text for one in searched.alternatives]
+    shown = call("predict", inside.run, "--memory", memory, "--json", "--beam", 4, "--n-best", 4, stdin=b"abc\n")
+    table = json.loads(shown.lines[0])
+    assert (table["text"], len(table["alternatives"])) == ("from memory", 3)
+
+
 def test_documents_say_what_the_memory_had(inside: TrainedFolder, memory: Path, tmp_path: Path) -> None:
     units = "".join(f'<trans-unit id="{text}"><source>{text}</source></trans-unit>' for text in ("abc", "abd"))
     file = tmp_path / "a.xlf"

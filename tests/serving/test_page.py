@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.inference.load import load_run
 from dragoman.inspect.views.beam_tree import continue_prefixes, prefix_of
-from tests.serving.conftest import Live
+from dragoman.serving.config import ServeConfig
+from tests.serving.conftest import Live, serving
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -39,7 +42,7 @@ def page(browser: Any, live: Live) -> Iterator[Any]:
     """A new page that notes errors and requests to anywhere else."""
     context = browser.new_context(viewport={"width": 400, "height": 800})
     opened = context.new_page()
-    opened.set_default_timeout(30_000)
+    opened.set_default_timeout(120_000)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
@@ -162,3 +165,20 @@ def test_a_click_on_a_pruned_branch_goes_on_with_the_search(
     nodes = list(predictor.trace("abcd"))
     (expected,) = continue_prefixes(predictor, "abcd", [prefix_of(nodes, number)])
     assert expected.text in page.inner_text(".readout .continued")
+
+
+def test_the_request_that_lacked_the_token_is_sent_again_with_it(
+    browser: Any, config: ServeConfig, tmp_path: Path
+) -> None:
+    typed = iter(["wrong", "schlüssel"])
+    guarded = replace(config, models=config.models[:1], token="schlüssel")
+    with serving(guarded, tmp_path / "spool") as server, browser.new_context() as context:
+        opened = context.new_page()
+        opened.on("dialog", lambda dialog: dialog.accept(next(typed)))
+        opened.goto(f"{server.url}/")
+        opened.wait_for_selector("#source")
+        opened.fill("#source", "abc")
+        opened.wait_for_selector(".output .w")  # the next request has it at once
+        opened.reload()
+        opened.wait_for_selector("#source")
+    assert next(typed, None) is None

@@ -140,7 +140,7 @@ def test_a_signal_before_the_first_step_leaves_nothing_half_written(tmp_path: Pa
     process.send_signal(signal.SIGTERM)
     code, said = process.finish()
     assert code == 143
-    assert "stopped and saved at step 0" in said
+    assert "stopped before anything was saved; the same command begins anew" in said
     assert list(cache.iterdir()) == []
     assert not (tmp_path / "run").exists()
     assert leftovers(tmp_path) == []

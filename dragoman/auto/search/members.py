@@ -27,7 +27,7 @@ def ensemble_score(first: Path, metric: str) -> Score:
     assert isinstance(validator, Seq2SeqValidator), "only models that write token by token are averaged"
 
     def score(folders: Sequence[Path]) -> float:
-        predictor = load_predictor(folders, str(device))
+        predictor = load_predictor(folders, str(device), split_long=False)
         predictions = predictor.stream(validator.texts, beam=1, scores=False, on_unknown=ignore_unknown)
         outputs = [prediction.text for prediction in predictions]
         return score_of(score_table(outputs, validator.references, (metric,), units=validator.units), metric)

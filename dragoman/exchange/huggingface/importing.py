@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors.torch import save_file
-
 from dragoman.base import ConfigError, DataError, RunError, hint
 from dragoman.base import config as settings
 from dragoman.exchange.huggingface.bert import read_bert, read_roberta
@@ -22,7 +20,7 @@ from dragoman.exchange.huggingface.translation import read_m2m100, read_marian, 
 from dragoman.exchange.options import ImportOptions
 from dragoman.runs import IMPORTED, limit_parameters, new_run
 from dragoman.runs.tasks import task_of
-from dragoman.training import OptimizerConfig
+from dragoman.training import OptimizerConfig, write_tensors
 
 # By `model_type`.
 FAMILIES: dict[str, Family] = {
@@ -85,7 +83,7 @@ def write_run(imported: Imported, path: Path, folder: Path, about: Mapping[str, 
     parameters = {name: imported.weights[name].contiguous() for name, _ in model.named_parameters()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_run(path, config, imported.source_tokenizer, imported.target_tokenizer, imported.report) as temporary:
-        save_file(parameters, temporary / "weights.safetensors")
+        write_tensors(temporary / "weights.safetensors", parameters)
         (temporary / IMPORTED).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         temporary.rename(path)
     return sum(tensor.numel() for tensor in parameters.values())

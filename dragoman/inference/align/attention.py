@@ -112,7 +112,7 @@ def attention_map(predictor: Predictor, text: str, output: str | None = None) ->
     """The cross-attention for an output, by default the predicted one."""
     source = predictor.source_tokenizer.encode(text)
     if output is None:
-        (prediction,) = predictor.stream([text], on_unknown=ignore_unknown)
+        (prediction,) = predictor.stream([text], split_long=False, on_unknown=ignore_unknown)
         output = prediction.text
     target = predictor.target_tokenizer.encode(output)
     batch = predictor.collator.collate(*predictor.codec.encode_pairs([text], [output])).to(predictor.device)

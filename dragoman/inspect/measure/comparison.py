@@ -79,7 +79,7 @@ def measure_run(
     first: tuple[list[str], dict[str, Statistics]] | None = None
     measured: dict[str, Any] = {}
     for folder in folders:
-        predictor = load_predictor(folder, device)
+        predictor = load_predictor(folder, device, split_long=False)
         list(predictor.stream(sources[:8], on_unknown=ignore_unknown))  # warm up
         started = time.perf_counter()
         outputs = [prediction.text for prediction in predictor.predict(sources)]

@@ -196,9 +196,9 @@ def print_run_information(information: dict[str, Any]) -> None:
     layers = Table(*heads, box=None, pad_edge=False)
     layers.columns[3].justify = "right"
     for layer in information["layers"]:
-        indent = "  " * layer["name"].count(".")
+        name, indent = visible(layer["name"]), "  " * layer["name"].count(".")
         layers.add_row(
-            layer["name"] if fitted else indent + layer["name"].rpartition(".")[2],
+            name if fitted else indent + name.rpartition(".")[2],
             layer["kind"],
             layer["shape"],
             f"{layer['parameters']:,}",

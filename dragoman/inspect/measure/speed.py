@@ -114,7 +114,7 @@ def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int)
     """The speed of greedy and beam search by every engine and precision."""
     for engine, precision in ENGINES:
         try:
-            predictor = load_predictor(run, device, engine=engine, precision=precision, scores=False)
+            predictor = load_predictor(run, device, engine=engine, precision=precision, scores=False, split_long=False)
             for beam in dict.fromkeys((1, max(2, predictor.search.beam))):
 
                 def decode(predictor: Predictor = predictor, beam: int = beam) -> list[Any]:

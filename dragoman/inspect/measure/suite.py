@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 
 from dragoman.base import ConfigError, DataError, DragomanError
 from dragoman.base.config import Range, build, inline, read_toml, setting
-from dragoman.data import Example, TrainValidSplit
-from dragoman.decoding.constraints import find_placeholders
+from dragoman.data import Example, TrainValidSplit, find_placeholders
 from dragoman.inference import Predictor, StreamOptions, ignore_unknown, load_predictor, read_examples
 from dragoman.inspect.measure.probes import MIN_LOOP, PROBES, max_repetitions, probe_texts, suitable_probes
 from dragoman.inspect.options import SuiteOptions
@@ -249,7 +248,7 @@ def check_score(
     if threshold.not_worse_than:
         other = str(where / threshold.not_worse_than)
         if other not in systems:
-            systems[other] = load_predictor(other, device)
+            systems[other] = load_predictor(other, device, split_long=False)  # as evaluate reads
         inputs = [example.model_input for example in examples]
         texts = {
             "other": [output.text for output in systems[other].stream(inputs, on_unknown=ignore_unknown)],

@@ -238,7 +238,7 @@ def probe(
             warn(warning)
         if skipped := [name for name in PROBES if not names and name not in chosen]:
             note(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read")
-    predictor = load_predictor(run, options.device)
+    predictor = load_predictor(run, options.device, split_long=False)
     reports = StreamOptions(on_warning=warn, input_name="probe input {}".format)
 
     def outputs(sources: Sequence[str]) -> list[str]:

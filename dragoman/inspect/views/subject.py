@@ -216,7 +216,9 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
         axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
     else:
         axis = text_axis(tokenizer, text, source, unit=source_unit)
-    written = next(loaded.stream([text], engine="torch", on_unknown=ignore_unknown)).text if target is None else target
+    if target is None:
+        (output,) = loaded.stream([text], engine="torch", split_long=False, on_unknown=ignore_unknown)
+    written = output.text if target is None else target
     batch = loaded.collator.collate(*loaded.codec.encode_pairs([text], [written])).to(loaded.device)
     tokenizer = loaded.target_tokenizer
     target_axis = text_axis(tokenizer, written, tokenizer.encode(written), unit=target_unit)

@@ -73,7 +73,8 @@ def tables_view(subject: Subject) -> View | None:
         )
     tables += ctc_tables(subject)
     if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
-        output = next(loaded.stream([subject.source.text], engine="torch", on_unknown=ignore_unknown)).text
+        outputs = loaded.stream([subject.source.text], engine="torch", split_long=False, on_unknown=ignore_unknown)
+        output = next(outputs).text
         axis = subject.target
         by_word = len(axis.text.split()) > 1
         left, right = (text.split() if by_word else list(text) for text in (axis.text, output))

@@ -106,7 +106,9 @@ def what_if(subject: Subject) -> list[Change]:
     for index in sorted(range(len(changes)), key=lambda index: changes[index].difference)[:MAX_OUTPUTS]:
         with tried[index].active():
             text = tried[index].text or subject.source.text
-            outputs = loaded.stream([text], beam=1, n_best=1, engine="torch", on_unknown=ignore_unknown)
+            outputs = loaded.stream(
+                [text], beam=1, n_best=1, engine="torch", split_long=False, on_unknown=ignore_unknown
+            )
             changes[index] = replace(changes[index], output=next(outputs).text)
     return [*changes, *_forced_tokens(subject, loaded, before)]
 

@@ -16,7 +16,7 @@ from dragoman.serving import glossaries
 from dragoman.serving.formality import Formality, supports_formality
 from dragoman.serving.request_fields import Fields, ForeignRequest, fields_of, ignored, listed, unsupported
 from dragoman.serving.schemas import Text, example
-from dragoman.serving.state import CurrentCall, ServerState, call_of
+from dragoman.serving.state import CurrentCall, ServerCall, call_of
 from dragoman.serving.text_translation import AUTO, TranslationJob, translate_texts
 
 router = APIRouter(prefix="/v2", tags=["DeepL"])
@@ -81,7 +81,7 @@ class TextsRequest(LanguagePair):
     preserve_formatting: bool | None = ignored("formatting is never changed")
     show_billed_characters: bool = False
     model_type: Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"] | None = None
-    context: Text | None = ignored("a run reads one sentence at a time")
+    context: Text | None = Field(None, description="what stands before the texts; refused by a run without context")
     custom_instructions: Any = unsupported("a run takes no instructions")
 
 
@@ -129,7 +129,7 @@ def unserved(place: str, source: str, target: str, served: str) -> str:
     return f"Value for '{name}' not supported: found {source} → {target}, expected one of: {served}"
 
 
-def job_of(state: ServerState, body: LanguagePair) -> TranslationJob:
+def job_of(call: ServerCall, body: LanguagePair) -> TranslationJob:
     """The languages, glossary and formality of a request."""
     if body.glossary_id and body.glossary_ids:
         raise ConfigError("Parameter 'glossary_ids' not supported: found glossary_id with it, expected one of them.")
@@ -137,7 +137,7 @@ def job_of(state: ServerState, body: LanguagePair) -> TranslationJob:
     for glossary_id in [body.glossary_id] if body.glossary_id else body.glossary_ids:
         if body.source_lang is None:
             raise ConfigError("Use of a glossary requires the source_lang parameter to be specified")
-        terms = {**glossaries.get(state, glossary_id).entries(body.source_lang, body.target_lang), **terms}
+        terms = {**glossaries.entries(call, glossary_id, body.source_lang, body.target_lang), **terms}
     source = (body.source_lang or AUTO).lower()
     target = body.target_lang.lower()
     return TranslationJob(source, target, unserved, glossary=terms or None, formality=body.formality)
@@ -150,7 +150,8 @@ async def translate(request: Request) -> Any:
     body = await TextsRequest.read(request)
     call.state.check_texts(body.text)
     texts = body.text
-    job = replace(job_of(call.state, body), split=body.split_sentences != "0")
+    call.state.check_texts([body.context or ""])
+    job = replace(job_of(call, body), split=body.split_sentences != "0", context=body.context or "")
     if body.tag_handling:
         if not job.split:
             raise ConfigError(

@@ -26,6 +26,7 @@ from dragoman.serving.text_translation import AUTO, TranslationJob, find_route, 
 router = APIRouter(prefix="/v2/document", tags=["DeepL"])
 LOG = logging.getLogger("dragoman.serving")
 MAX_RUNNING = 8  # documents at work in one process
+MAX_EACH = 6  # of one client
 AT_ONCE = 0.5  # seconds: a small document is done before its upload is answered, and clients need not ask again
 _running: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
 EQUAL = "Source and target language are equal."
@@ -59,18 +60,18 @@ async def upload(call: CurrentCall, request: Request) -> dict[str, str]:
         raise ConfigError(f"Invalid file data: expected {expected}.")
     if body.output_format and f".{body.output_format.lower().lstrip('.')}" != suffix:
         raise ConfigError("Value for 'output_format' not supported: a document keeps its format.")
-    job = job_of(state, body)
+    job = job_of(call, body)
     # Whatever the document is written in, a target that no run writes is an error now.
     source = next(iter(state.models.sources(job.target)), AUTO) if job.source == AUTO else job.source
     if find_route(state, job, source) is None and job.source != AUTO:
         raise ConfigError(EQUAL)
-    if len(_running) >= MAX_RUNNING:
+    if len(_running) >= MAX_RUNNING or sum(task.get_name() == call.client for task in _running) >= MAX_EACH:
         raise Busy(5.0)
     key = secrets.token_hex(32).upper()
     about = {"key": key, "status": "translating", "name": name.name, "until": time.time() + state.limits.request_time}
-    document_id = state.documents.add(json.dumps(about).encode("utf-8", "replace"))
+    document_id = state.store.add(call.client, json.dumps(about))
     # The work outlives this request: it is a call of its own, which no closed connection ends.
-    task = asyncio.create_task(work(ServerCall(state), job, document_id, about, body.file[1]))
+    task = asyncio.create_task(work(ServerCall(state), job, document_id, about, body.file[1]), name=call.client)
     _running.add(task)
     task.add_done_callback(_running.discard)
     await asyncio.wait([task], timeout=AT_ONCE)
@@ -79,12 +80,13 @@ async def upload(call: CurrentCall, request: Request) -> dict[str, str]:
 
 async def work(call: ServerCall, job: TranslationJob, document_id: str, about: dict[str, Any], data: bytes) -> None:
     """Translate a document and store what became of it."""
+    translated = b""
     try:
         result = await translate_document(call, job, about["name"], data)
         if not result.translated:
             raise ConfigError(EQUAL)
-        stored = call.state.spool.add(result.data)
-        about |= {"status": "done", "result": stored, "characters": result.characters, "wordless": result.wordless}
+        about |= {"status": "done", "characters": result.characters, "wordless": result.wordless}
+        translated = result.data
     except DragomanError as error:
         about |= {"status": "error", "error": str(error)}
     except (Busy, TooLate):
@@ -92,14 +94,13 @@ async def work(call: ServerCall, job: TranslationJob, document_id: str, about: d
     except Exception as error:
         LOG.exception("internal error", exc_info=error)
         about |= {"status": "error", "error": f"internal error: {type(error).__name__}"}
-    call.state.documents.replace(document_id, json.dumps(about).encode("utf-8", "replace"))
+    call.state.store.replace(document_id, json.dumps(about), translated)
 
 
 async def stored(state: ServerState, request: Request, document_id: str) -> dict[str, Any]:
     """What is known about a document; raises NotFound without its key."""
     body = await KeyRequest.read(request)
-    data = state.documents.get(document_id.lower())
-    about: dict[str, Any] = json.loads(data) if data is not None else {}
+    about: dict[str, Any] = json.loads(state.store.about(document_id.lower()) or "{}")
     if not hmac.compare_digest(str(about.get("key", "")).encode(), body.document_key.upper().encode()) or not about:
         raise NotFound("Document not found: expected the id and the key of a document of the last hour")
     if about["status"] == "translating" and time.time() > about["until"] + 5:
@@ -129,9 +130,7 @@ async def result(call: CurrentCall, request: Request, document_id: str) -> Respo
     about = await stored(state, request, document_id)
     if about["status"] != "done":
         raise ConfigError(about.get("error", "")) if about["status"] == "error" else Busy(1.0)
-    data = state.spool.get(about["result"])
+    data = state.store.take(document_id.lower())
     if data is None:
         raise NotFound("Document not found: it was fetched before, or is older than an hour")
-    state.spool.remove(about["result"])
-    state.documents.remove(document_id.lower())
     return download(data, about["name"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -69,14 +68,14 @@ def about(glossary: Glossary) -> dict[str, Any]:
     return {
         "glossary_id": glossary.glossary_id,
         "name": glossary.name,
-        "dictionaries": [about_dictionary(*dictionary) for dictionary in glossary.dictionaries.items()],
+        "dictionaries": [about_dictionary(pair, count) for pair, count in glossary.dictionaries.items()],
         "creation_time": glossary.creation_time,
     }
 
 
-def about_dictionary(pair: Pair, entries: Entries) -> dict[str, Any]:
+def about_dictionary(pair: Pair, count: int) -> dict[str, Any]:
     """A dictionary without its entries."""
-    return {"source_lang": pair[0], "target_lang": pair[1], "entry_count": len(entries)}
+    return {"source_lang": pair[0], "target_lang": pair[1], "entry_count": count}
 
 
 def about_single(glossary: Glossary) -> dict[str, Any]:
@@ -90,31 +89,31 @@ def about_single(glossary: Glossary) -> dict[str, Any]:
 
 @router.post("/v2/glossaries", status_code=201, openapi_extra=GlossaryRequest.body())
 async def create_glossary(call: CurrentCall, request: Request) -> Any:
-    """Store a glossary for two languages until the server stops."""
+    """Store a glossary for two languages."""
     body = await GlossaryRequest.read(request)
-    glossary = glossaries.create(call.state, body.name, dict([body.parse(call.state)]))
+    glossary = glossaries.create(call, body.name, dict([body.parse(call.state)]))
     return JSONResponse(about_single(glossary), 201)
 
 
 @router.get("/v2/glossaries")
 async def list_glossaries(call: CurrentCall) -> dict[str, Any]:
     """All stored glossaries with one dictionary."""
-    stored = [glossary for glossary in glossaries.every(call.state) if len(glossary.dictionaries) == 1]
+    stored = [glossary for glossary in glossaries.every(call) if len(glossary.dictionaries) == 1]
     return {"glossaries": [about_single(glossary) for glossary in stored]}
 
 
 @router.get("/v2/glossaries/{glossary_id}")
 async def get_glossary(call: CurrentCall, glossary_id: str) -> dict[str, Any]:
     """A stored glossary without its entries."""
-    return about_single(glossaries.get(call.state, glossary_id))
+    return about_single(glossaries.get(call, glossary_id))
 
 
 @router.get("/v2/glossaries/{glossary_id}/entries", response_class=PlainTextResponse)
 async def glossary_entries(call: CurrentCall, glossary_id: str) -> Response:
     """The entries of a glossary with one dictionary, separated by tabs."""
-    glossary = glossaries.get(call.state, glossary_id)
+    glossary = glossaries.get(call, glossary_id)
     about_single(glossary)  # raises NotFound for several dictionaries
-    text = "".join(map(glossaries.as_tsv, glossary.dictionaries.values()))
+    text = "".join(glossaries.as_tsv(glossaries.entries(call, glossary_id, *pair)) for pair in glossary.dictionaries)
     return Response(text.encode("utf-8", "replace"), media_type="text/tab-separated-values")
 
 
@@ -122,47 +121,38 @@ async def glossary_entries(call: CurrentCall, glossary_id: str) -> Response:
 @router.delete("/v3/glossaries/{glossary_id}", status_code=204)
 async def delete_glossary(call: CurrentCall, glossary_id: str) -> Response:
     """Forget a glossary."""
-    glossaries.get(call.state, glossary_id)
-    call.state.glossaries.remove(glossaries.stored_key(glossary_id))
+    glossaries.delete(call, glossary_id)
     return Response(status_code=204)
 
 
 @router.post("/v3/glossaries", status_code=201, openapi_extra=MultilingualRequest.body("application/json"))
 async def create_multilingual(call: CurrentCall, request: Request) -> Any:
-    """Store a glossary with dictionaries for several pairs of languages until the server stops."""
+    """Store a glossary with dictionaries for several pairs of languages."""
     body = await MultilingualRequest.read(request)
     dictionaries = dict(dictionary.parse(call.state) for dictionary in body.dictionaries)
     if len(dictionaries) < len(body.dictionaries):
         raise ConfigError("dictionaries: found two for the same languages, expected one for each pair")
-    return JSONResponse(about(glossaries.create(call.state, body.name, dictionaries)), 201)
+    return JSONResponse(about(glossaries.create(call, body.name, dictionaries)), 201)
 
 
 @router.get("/v3/glossaries")
 async def list_multilingual(call: CurrentCall) -> dict[str, Any]:
     """All stored glossaries."""
-    return {"glossaries": [about(glossary) for glossary in glossaries.every(call.state)]}
+    return {"glossaries": [about(glossary) for glossary in glossaries.every(call)]}
 
 
 @router.get("/v3/glossaries/{glossary_id}")
 async def get_multilingual(call: CurrentCall, glossary_id: str) -> dict[str, Any]:
     """A stored glossary without its entries."""
-    return about(glossaries.get(call.state, glossary_id))
+    return about(glossaries.get(call, glossary_id))
 
 
 @router.patch("/v3/glossaries/{glossary_id}", openapi_extra=PatchRequest.body("application/json"))
 async def patch_glossary(call: CurrentCall, request: Request, glossary_id: str) -> dict[str, Any]:
     """Rename a glossary, or add entries to its dictionaries; a term that is there gets its new translation."""
-    glossary = glossaries.get(call.state, glossary_id)
     body = await PatchRequest.read(request)
-    for dictionary in body.dictionaries:
-        pair, added = dictionary.parse(call.state)
-        entries = {**glossary.dictionaries.get(pair, {}), **added}
-        if len(entries) > glossaries.MAX_ENTRIES:
-            raise ConfigError(f"entries: found {len(entries):,}, expected at most {glossaries.MAX_ENTRIES:,}")
-        glossary.set(pair, entries)
-    glossary = dataclasses.replace(glossary, name=body.name or glossary.name)
-    glossaries.replace(call.state, glossary)
-    return about(glossary)
+    glossaries.update(call, glossary_id, body.name, [dictionary.parse(call.state) for dictionary in body.dictionaries])
+    return about(glossaries.get(call, glossary_id))
 
 
 async def pair_of(request: Request) -> Pair:
@@ -177,9 +167,8 @@ async def pair_of(request: Request) -> Pair:
 @router.get("/v3/glossaries/{glossary_id}/entries")
 async def dictionary_entries(call: CurrentCall, request: Request, glossary_id: str) -> dict[str, Any]:
     """The entries of one dictionary of a glossary, separated by tabs."""
-    glossary = glossaries.get(call.state, glossary_id)
     source, target = await pair_of(request)
-    entries = glossaries.as_tsv(glossary.entries(source, target))
+    entries = glossaries.as_tsv(glossaries.entries(call, glossary_id, source, target))
     dictionary = {"source_lang": source, "target_lang": target, "entries": entries, "entries_format": "tsv"}
     return {"dictionaries": [dictionary]}
 
@@ -187,19 +176,13 @@ async def dictionary_entries(call: CurrentCall, request: Request, glossary_id: s
 @router.put("/v3/glossaries/{glossary_id}/dictionaries", openapi_extra=DictionaryRequest.body("application/json"))
 async def put_dictionary(call: CurrentCall, request: Request, glossary_id: str) -> dict[str, Any]:
     """Add a dictionary to a glossary, in place of one for the same languages."""
-    glossary = glossaries.get(call.state, glossary_id)
     pair, entries = (await DictionaryRequest.read(request)).parse(call.state)
-    glossary.set(pair, entries)
-    glossaries.replace(call.state, glossary)
-    return about_dictionary(pair, entries)
+    glossaries.update(call, glossary_id, replaced=[(pair, entries)])
+    return about_dictionary(pair, len(entries))
 
 
 @router.delete("/v3/glossaries/{glossary_id}/dictionaries", status_code=204)
 async def delete_dictionary(call: CurrentCall, request: Request, glossary_id: str) -> Response:
     """Remove one dictionary from a glossary."""
-    glossary = glossaries.get(call.state, glossary_id)
-    pair = await pair_of(request)
-    glossary.entries(*pair)  # raises NotFound
-    del glossary.dictionaries[pair]
-    glossaries.replace(call.state, glossary)
+    glossaries.delete(call, glossary_id, await pair_of(request))
     return Response(status_code=204)

@@ -176,7 +176,7 @@ async def translate_file(call: CurrentCall, request: Request) -> Any:
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"Invalid request: file format not supported; expected one of {', '.join(FORMATS)}")
     document = await translate_document(call, body.job(), name, data)
-    key = call.state.spool.add(document.data)
+    key = call.state.store.add(call.client, data=document.data)
     shown = quote(f"{path.stem[:80]}_{body.target}{path.suffix.lower()}")
     url = f"{base_url(request)}{request.app.url_path_for('download_file', key=key, name=shown)}"
     return {"translatedFileUrl": url} | ({"withoutLetters": document.wordless} if document.wordless else {})
@@ -196,7 +196,7 @@ def base_url(request: Request) -> str:
 @router.get("/download_file/{key}/{name}")
 async def download_file(call: CurrentCall, key: str, name: str) -> Response:
     """A translated file; it is kept for an hour."""
-    data = call.state.spool.get(key)
+    data = call.state.store.data(key)
     if data is None:
         raise NotFound("file: no such file; translated files are kept for an hour")
     return download(data, name)

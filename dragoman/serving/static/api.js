@@ -7,8 +7,19 @@ export function lastExchange() {
   return last;
 }
 
-function headers(extra = {}) {
-  return token ? { ...extra, authorization: `Bearer ${token}` } : extra;
+// Every request goes through here. Where the server wants a token, a person is asked for it and the request is sent again.
+async function send(path, init = {}) {
+  for (;;) {
+    const sent = token;
+    const authorization = `Bearer ${String.fromCharCode(...new TextEncoder().encode(sent))}`; // headers have bytes
+    const response = await fetch(path, { ...init, headers: { ...init.headers, ...(sent && { authorization }) } });
+    if (response.status !== 401 && response.status !== 403) return response;
+    if (token !== sent) continue; // typed meanwhile, for another request
+    const typed = window.prompt("This server needs a token.");
+    if (!typed) return response;
+    token = typed;
+    sessionStorage.setItem("dragoman-token", typed);
+  }
 }
 
 async function answer(response) {
@@ -16,10 +27,6 @@ async function answer(response) {
   let data = null;
   try { data = JSON.parse(text); } catch { /* not JSON: said below */ }
   if (response.ok) return data;
-  if (response.status === 401 || response.status === 403) {
-    const typed = window.prompt("This server needs a token.");
-    if (typed) { token = typed; sessionStorage.setItem("dragoman-token", typed); }
-  }
   const problem = typeof data?.error === "string" ? data.error : data?.error?.message;
   const error = new Error(problem ?? `The server answered ${response.status}.`);
   error.status = response.status;
@@ -27,10 +34,14 @@ async function answer(response) {
   throw error;
 }
 
+function post(path, body, signal) {
+  return send(path, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" }, signal });
+}
+
 // POST JSON; a busy server is asked again once after the time it names.
 export async function call(path, body, { signal, remember = true } = {}) {
   for (let attempt = 0; ; attempt += 1) {
-    const response = await fetch(path, { method: "POST", body: JSON.stringify(body), headers: headers({ "content-type": "application/json" }), signal });
+    const response = await post(path, body, signal);
     if (response.status === 503 && attempt === 0) {
       const wait = Math.min(5, Number(response.headers.get("retry-after") ?? 1));
       await new Promise((done) => setTimeout(done, 1000 * wait));
@@ -43,20 +54,20 @@ export async function call(path, body, { signal, remember = true } = {}) {
 }
 
 export async function get(path) {
-  return answer(await fetch(path, { headers: headers() }));
+  return answer(await send(path));
 }
 
 export async function upload(path, fields) {
   const form = new FormData();
   for (const [name, value] of Object.entries(fields)) if (value !== null && value !== undefined && value !== "") form.append(name, value);
-  const data = await answer(await fetch(path, { method: "POST", body: form, headers: headers() }));
+  const data = await answer(await send(path, { method: "POST", body: form }));
   last = { path, form: Object.fromEntries([...form].map(([name, value]) => [name, value instanceof File ? `@${value.name}` : value])), data };
   return data;
 }
 
 // Server-sent events of a POST: `onEvent(name, data)` for each.
 export async function stream(path, body, onEvent, signal) {
-  const response = await fetch(path, { method: "POST", body: JSON.stringify(body), headers: headers({ "content-type": "application/json" }), signal });
+  const response = await post(path, body, signal);
   if (!response.ok) return answer(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
