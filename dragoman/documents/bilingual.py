@@ -15,7 +15,7 @@ from dragoman.data.readers import ReadOptions, check_file, read_pairs
 from dragoman.documents.report import CheckedFile, CheckedPair, write_report
 
 if TYPE_CHECKING:
-    from dragoman.inference.checks import Terminology
+    from dragoman.decoding.constraints import Terminology
 
 BILINGUAL = (".po", ".xlf", ".xliff")  # documents with sources and translations; READERS have the other formats
 
@@ -56,7 +56,8 @@ class QAOptions:
 
 def qa(files: Sequence[str], options: QAOptions = QAOptions()) -> list[CheckedFile]:  # noqa: B008  (frozen)
     """Check every translation of bilingual files, and write a report if the options name one."""
-    from dragoman.inference.checks import KINDS, Terminology
+    from dragoman.decoding.constraints import Terminology
+    from dragoman.inference.checks import KINDS
 
     if not files:
         raise DataError("found no FILE to check")
