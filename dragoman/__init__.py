@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dragoman.data import ReviewOptions, review
     from dragoman.data.cleaning import CleanOptions, clean
     from dragoman.decoding import DecodingOptions
-    from dragoman.documents import TranslateOptions, translate
+    from dragoman.documents import QAOptions, TranslateOptions, qa, translate
     from dragoman.exchange import ExportOptions, ImportOptions, export, import_model
     from dragoman.inference import (
         BackTranslateOptions,
@@ -108,6 +108,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "ProbeOptions",
+    "QAOptions",
     "ReviewOptions",
     "RunError",
     "ScoreAlignmentOptions",
@@ -138,6 +139,7 @@ __all__ = [
     "info",
     "load",
     "probe",
+    "qa",
     "register",
     "review",
     "run_suite",
@@ -174,6 +176,7 @@ _LATE = {
     "Prediction": "dragoman.inference.prediction",
     "Predictor": "dragoman.inference.predictor",
     "ProbeOptions": "dragoman.inspect.options",
+    "QAOptions": "dragoman.documents.bilingual",
     "ReviewOptions": "dragoman.data.correction_log",
     "ScoreAlignmentOptions": "dragoman.scoring.options",
     "ScoreOptions": "dragoman.scoring.options",
@@ -198,6 +201,7 @@ _LATE = {
     "import_model": "dragoman.exchange.huggingface.importing",
     "info": "dragoman.inspect.measure.run_summary",
     "probe": "dragoman.inspect.measure.template_probes",
+    "qa": "dragoman.documents.bilingual",
     "review": "dragoman.data.correction_log",
     "run_suite": "dragoman.inspect.measure.suite",
     "score": "dragoman.scoring.report",

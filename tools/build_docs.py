@@ -46,6 +46,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
             "serving",
             "translation-tools",
             "documents",
+            "qa",
             "shards",
             "memory",
             "doubtful",

@@ -38,6 +38,7 @@ GROUPS = {
     ),
     "Measure": (
         ("evaluate", "evaluate", "Score a run on pairs: text metrics, loss, perplexity."),
+        ("qa", "qa", "Check translations: numbers, placeholders, tags and more."),
         ("score", "score", "Score texts against references, without a model."),
         ("compare", "compare", "Compare texts, runs or configurations by one protocol."),
         ("test", "test", "Test a run: one line for each check of a suite."),

@@ -55,6 +55,7 @@ from dragoman.data.languages import UNKNOWN as UNKNOWN
 from dragoman.data.languages import detect as detect
 from dragoman.data.languages import language_name as language_name
 from dragoman.data.languages import languages_of_name as languages_of_name
+from dragoman.data.languages import load_identifier as load_identifier
 from dragoman.data.languages import normal_code as normal_code
 from dragoman.data.languages import same_language as same_language
 from dragoman.data.languages import short_code as short_code

@@ -1,6 +1,8 @@
 from dragoman.documents.base import MAX_BYTES as MAX_BYTES
 from dragoman.documents.base import Reading as Reading
 from dragoman.documents.base import UnitTranslation as UnitTranslation
+from dragoman.documents.bilingual import QAOptions as QAOptions
+from dragoman.documents.bilingual import qa as qa
 from dragoman.documents.files import TranslatedFile as TranslatedFile
 from dragoman.documents.files import TranslateOptions as TranslateOptions
 from dragoman.documents.files import translate as translate
@@ -8,6 +10,8 @@ from dragoman.documents.html import INLINE as INLINE
 from dragoman.documents.html import parse_blocks as parse_blocks
 from dragoman.documents.registry import FORMATS as FORMATS
 from dragoman.documents.registry import open_document as open_document
+from dragoman.documents.report import CheckedFile as CheckedFile
+from dragoman.documents.report import findings_table as findings_table
 from dragoman.documents.translation import translate_blocks as translate_blocks
 from dragoman.documents.translation import translate_units as translate_units
 from dragoman.inference.segments.markup import Block as Block

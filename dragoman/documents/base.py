@@ -7,10 +7,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dragoman.base import DataError
 from dragoman.inference.segments import Block, unchanged
+
+if TYPE_CHECKING:
+    from dragoman.inference import Finding
 
 MAX_BYTES = 1 << 28  # of a document, which is read whole
 
@@ -33,6 +36,12 @@ class UnitTranslation(NamedTuple):
     from_memory: bool = False  # a translation memory had all of its sentences
     refused: bool = False  # too uncertain: the markup is that of the source
     wordless: bool = False  # without a letter, as numbers are: no model has read it
+    findings: tuple[Finding, ...] = ()  # what is doubtful about it
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether a person must look at it, whatever the caller thinks of review."""
+        return any(finding.hard for finding in self.findings)
 
 
 class Edit(NamedTuple):
@@ -65,6 +74,15 @@ class Document(ABC):
     @abstractmethod
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         """The file with these translations; None leaves a unit as it is."""
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The codes of source and target language, as the file names them; empty where it does not."""
+        return "", ""
+
+    def pairs(self) -> Iterator[tuple[str, str, str]]:
+        """Source, translation and place of everything that has a translation, for bilingual files."""
+        yield from ()
 
     def confirmed(self) -> Iterator[tuple[str, str, str]]:
         """Source, translation and place of everything that a person has translated or reviewed, for bilingual files."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html_tokens import tag_names, unescape_text
 from dragoman.documents.references import REFERENCE, XML, escape_like, without_forbidden
 from dragoman.documents.xml import XMLToken, attributes_of, local, unescape_xml
 from dragoman.inference.segments import Block, Escape, Token, block_of, escape_text
+
+if TYPE_CHECKING:
+    from dragoman.inference import Finding
 
 BREAKS = tag_names(
     "address article blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li "
@@ -49,6 +53,10 @@ class Content:
     def own(self, outputs: Sequence[UnitTranslation | None]) -> Sequence[UnitTranslation | None]:
         """The outputs of its blocks, among those of a document."""
         return outputs[self.first : self.first + len(self.blocks)]
+
+    def findings(self, outputs: Sequence[UnitTranslation | None]) -> list[Finding]:
+        """What is doubtful about the outputs of its blocks."""
+        return [finding for output in self.own(outputs) if output is not None for finding in output.findings]
 
     def written(self, outputs: Sequence[UnitTranslation | None]) -> tuple[str, str, float | None] | None:
         """Markup, text and least confidence with the outputs of a document; None: one of its blocks has none."""

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +27,7 @@ from dragoman.data.readers import check_file
 
 if TYPE_CHECKING:
     from dragoman.decoding import DecodingOptions
+    from dragoman.documents.report import CheckedFile
     from dragoman.documents.translation import Translation
 
 
@@ -50,6 +51,9 @@ class TranslateOptions:
     encoding: str | None = setting(
         None, help="encoding of a file that is not UTF-8 and does not say so, as latin-1", flag="--encoding"
     )
+    report: str | None = setting(
+        None, help="write a page with what is doubtful about the translations", flag="--report", metavar="FILE.html"
+    )
     device: str = setting("auto", help="auto, cpu, cuda, cuda:N or mps", flag="--device")
 
 
@@ -71,6 +75,8 @@ class TranslatedFile(NamedTuple):
         sure = translation.confidences
         quality = f"; mean token probability {sum(sure) / len(sure):.0%}" if sure else ""
         yield f"{self.file if self.output == '-' else self.output}: {counts}{quality}"
+        if translation.checked.line:
+            yield f"{self.file}: {translation.checked.line}"
         for warning in (*translation.warnings, *(f"{fault}; left as it is" for fault in translation.faults[:10])):
             yield f"warning: {self.file}: {warning}"
         if len(translation.faults) > 10:
@@ -91,8 +97,9 @@ def translate(
     from dragoman.decoding import DecodingOptions
     from dragoman.documents.base import Reading
     from dragoman.documents.registry import FORMATS, open_document
+    from dragoman.documents.report import write_report
     from dragoman.documents.translation import DocumentTranslator
-    from dragoman.inference import load_predictor, localiser
+    from dragoman.inference import checker, load_predictor, localiser
 
     options, decoding = options or TranslateOptions(), decoding or DecodingOptions()
     if not files:
@@ -108,6 +115,10 @@ def translate(
         refuse_edited(outputs)
     for file in files:
         check_file(Path(file))
+    if options.report is not None:
+        check_output(options.report, files, "--report")
+        check_writable(options.report)
+    check = checker(options.source or named[0], language, decoding.terminology)
     # A file that names other languages than the name of the run is refused, unless the caller names the languages.
     expected = "" if options.source else named[0], "" if options.target else language
     reading = Reading(
@@ -115,11 +126,13 @@ def translate(
     )
     predictor = load_predictor(run, options.device, decoding)
 
+    checked: list[CheckedFile] = []
+
     def translated(file: str, written: str) -> TranslatedFile:
         try:
             document = open_document(file, Path(file).read_bytes(), reading)
             with progress("sentences") as done:
-                translator = DocumentTranslator(predictor, decoding, done, localise)
+                translator = DocumentTranslator(predictor, decoding, done, localise, check)
                 translation = translator.translate(document, options.everything)
         except DataError as error:
             if len(files) == 1:
@@ -127,6 +140,9 @@ def translate(
             return TranslatedFile(file, written, None, error)
         if written != "-":
             write_output(written, translation.data)
+        checked.append(replace(translation.checked, file=file))
+        if options.report is not None:  # after each file: a later one may fail
+            write_report(options.report, checked)
         return TranslatedFile(file, written, translation)
 
     return map(translated, files, outputs)

@@ -1,7 +1,8 @@
 """PO files of gettext: msgid is the source, msgstr the translation.
 
 An entry with the flag `fuzzy` has no translation yet: msgfmt leaves it out, and translators review it. Machine output
-gets the same flag unless the caller wants none of it reviewed.
+gets the same flag unless the caller wants none of it reviewed; what is wrong for sure gets it anyway. A comment names
+what is doubtful.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _WRITTEN = str.maketrans(
     {character: f"\\{letter}" for letter, character in _ESCAPES.items()} | {'"': '\\"', "\\": "\\\\"}
 )
 _LANGUAGE = re.compile(r"""(?:"|\\n)Language:[ ]?([\w@.-]*)""")  # of the header, as it is written
+_ONE_LINE = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d)")
+_FINDING = "# dragoman: "  # comments of ours begin so
 _FUZZY = re.compile(r"(?<=[,\s])fuzzy(?=[,\s]|$)")
 
 
@@ -50,6 +53,8 @@ class _Entry:
     start: int  # of its first keyword
     flags: tuple[int, int] | None = None  # of the comment "#, …" before it
     previous: int | None = None  # where the comments "#| …" before it start
+    comments: int | None = None  # where all of its comments start
+    findings: list[tuple[int, int]] = field(default_factory=list)  # comments about an earlier translation
     fields: dict[str, _Field] = field(default_factory=dict)  # "msgid", "msgstr", "msgstr[1]"
     units: list[int] = field(default_factory=list)
 
@@ -81,7 +86,8 @@ class PODocument(TextDocument):
         text = self.text.replace("\r", "\n") if self.ending == "\r" else self.text
         entries: list[_Entry] = []
         current: _Field | None = None
-        flags, previous = None, None
+        flags, previous, comments = None, None, None
+        findings: list[tuple[int, int]] = []
         place, line = 0, 1
         while place < len(text):
             match = _TOKEN.match(text, place)
@@ -91,11 +97,17 @@ class PODocument(TextDocument):
             if (comment := match["comment"]) is not None:
                 current = None
                 if comment.startswith("#~"):  # the flags were those of an obsolete message
-                    flags, previous = None, None
-                elif comment.startswith("#,") and flags is None:
-                    flags = match.span()
-                elif comment.startswith("#|") and previous is None:
-                    previous = place
+                    flags, previous, comments, findings = None, None, None, []
+                else:
+                    comments = place if comments is None else comments
+                    if comment.startswith(_FINDING):
+                        findings.append((place, min(len(text), match.end() + 1)))
+                    elif comment.startswith("#,") and flags is None:
+                        flags = match.span()
+                    elif comment.startswith("#|") and previous is None:
+                        previous = place
+            elif match["space"] is not None:
+                comments = None if match["space"].count("\n") > 1 else comments
             elif (keyword := match["keyword"]) is not None:
                 name = keyword if match["form"] is None else f"{keyword}[{int(match['form'])}]"
                 last = entries[-1].fields if entries else {}
@@ -104,8 +116,8 @@ class PODocument(TextDocument):
                 elif (
                     not entries or keyword == "msgctxt" or "domain" in last or (keyword == "msgid" and "msgid" in last)
                 ):
-                    entries.append(_Entry(line, place, flags, previous))
-                    flags, previous = None, None
+                    entries.append(_Entry(line, place, flags, previous, comments, findings))
+                    flags, previous, comments, findings = None, None, None, []
                 elif name in last:
                     raise DataError(f"document:{line}: found a second {name} in a message, expected one")
                 current = entries[-1].fields[name] = _Field(match.end(), match.end())
@@ -166,11 +178,34 @@ class PODocument(TextDocument):
     def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         for entry in self.entries:
             own = [output for index in entry.units if (output := outputs[index]) is not None]
-            fuzzy = self.review or any(output.refused for output in own)
+            fuzzy = self.review or any(output.refused or output.needs_review for output in own)
+            if own:
+                yield from self._comments(entry, own)
             if own and self._fuzzy(entry) is not fuzzy:
                 yield self._flag(entry, fuzzy)
         if self.language and (code := self.reading.target) and not same_language(normal_code(self.language[1]), code):
             yield Edit(*self.language.span(1), code.replace("-", "_"))
+
+    def _comments(self, entry: _Entry, outputs: Sequence[UnitTranslation]) -> Iterator[Edit]:
+        """A comment for each finding, in place of those about an earlier translation."""
+        yield from (Edit(start, end, "") for start, end in entry.findings)
+        own = (finding for output in outputs if not output.refused for finding in output.findings)
+        lines = dict.fromkeys(f"{_FINDING}{finding}".translate(_ONE_LINE) + self.ending for finding in own)
+        if lines:
+            place = entry.start if entry.comments is None else entry.comments
+            yield Edit(place, place, "".join(lines))
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        header = next((entry for entry in self.entries if not entry.fields["msgid"].text), None)
+        text = header.fields["msgstr"].text if header is not None and "msgstr" in header.fields else ""
+        found = re.search(r"^Language:[ \t]*([\w@-]+)", text, re.MULTILINE)
+        return "", found[1].replace("_", "-") if found else ""
+
+    def pairs(self) -> Iterator[tuple[str, str, str]]:
+        for unit, (target, missing, source) in zip(self.units, self.places, strict=True):
+            if target.text and not missing:
+                yield source, target.text, unit.location
 
     def _flag(self, entry: _Entry, fuzzy: bool) -> Edit:
         """Flag a message as fuzzy, or take that flag away."""

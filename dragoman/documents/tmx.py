@@ -10,9 +10,12 @@ from dragoman.base import DataError
 from dragoman.data import same_language
 from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
+from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, local, quoted
+from dragoman.inference.segments import escape_text
 
 AROUND = frozenset({"hi"})  # all others hold native code
+FINDING = "x-dragoman-finding"  # the type of properties that say what is doubtful about a translation
 
 
 @dataclass
@@ -21,6 +24,7 @@ class _Variant:
     start: XMLToken
     segment: list[XMLToken] = field(default_factory=list)  # tokens of <seg>
     end: int = 0
+    findings: list[tuple[int, int]] = field(default_factory=list)  # about an earlier translation
 
 
 class TMXDocument(XMLDocument):
@@ -49,6 +53,7 @@ class TMXDocument(XMLDocument):
     def _read(self) -> list[list[_Variant]]:
         entries: list[list[_Variant]] = []
         inside, is_tmx = False, False
+        property_start: int | None = None  # of a finding
         for token in self.tokens:
             name = local(token.name)
             variant = entries[-1][-1] if entries and entries[-1] else None
@@ -64,9 +69,15 @@ class TMXDocument(XMLDocument):
                     entries.append([])
                 elif name == "tuv" and entries and token.kind == "open":
                     entries[-1].append(_Variant(attributes.get("xml:lang") or attributes.get("lang", ""), token))
+                elif name == "prop" and attributes_of(self.raw(token)).get("type") == FINDING:
+                    property_start = token.start
                 elif name == "seg" and variant is not None:
                     variant.segment = [token]
                     inside = token.kind == "open"
+            elif token.kind == "close" and name == "prop" and property_start is not None:
+                if variant is not None and not variant.end:
+                    variant.findings.append((property_start, token.end))
+                property_start = None
             elif token.kind == "close" and name == "seg":
                 inside = False
             elif token.kind == "close" and name == "tuv" and variant is not None:
@@ -94,8 +105,14 @@ class TMXDocument(XMLDocument):
             if translation is None:
                 continue
             markup, _, confidence = translation
+            findings = "".join(
+                f'<prop type="{FINDING}">{escape_text(without_forbidden(str(finding)))}</prop>'
+                for finding in content.findings(outputs)
+            )
             if other is not None and other.segment:
-                yield Edit(other.segment[0].start, other.segment[-1].end, f"<seg>{markup}</seg>")
+                for start, end in other.findings:
+                    yield Edit(start, end, "")
+                yield Edit(other.segment[0].start, other.segment[-1].end, f"{findings}<seg>{markup}</seg>")
                 continue
             space = self.text[self.text.rfind(">", 0, first.start.start) + 1 : first.start.start]
             space = "" if space.strip() else space
@@ -103,5 +120,5 @@ class TMXDocument(XMLDocument):
             if confidence is not None:
                 quality = f'<prop type="x-match-quality">{percent(confidence):.0f}</prop>'
             name = "lang" if " lang=" in self.raw(first.start) else "xml:lang"
-            variant = f"<tuv {name}={quoted(self.target)}>{quality}<seg>{markup}</seg></tuv>"
+            variant = f"<tuv {name}={quoted(self.target)}>{quality}{findings}<seg>{markup}</seg></tuv>"
             yield Edit(first.end, first.end, space + variant)

@@ -18,13 +18,15 @@ from dragoman.data import Sentence, fitting_sentences
 from dragoman.data.tokenizers import split_context
 from dragoman.decoding import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
-from dragoman.inference import Localise, Prediction, Predictor, StreamOptions, UnseenInputs
+from dragoman.documents.report import CheckedFile, CheckedPair
+from dragoman.inference import Finding, Localise, Prediction, Predictor, StreamOptions, UnseenInputs
 from dragoman.inference.segments import Aligned, Block, Span, has_letter, place_markup, sentence_links, words_of
 
 if TYPE_CHECKING:
     from dragoman.inference.align import WordAlignment
 
 T = TypeVar("T")
+Check = Callable[[str, str], Sequence[Finding]]  # what is doubtful about the output for a source
 
 
 class Engine(Protocol):
@@ -48,9 +50,12 @@ class Engine(Protocol):
 
 
 async def translate_blocks(
-    blocks: Sequence[Block], engine: Engine, localise: Localise | None = None
+    blocks: Sequence[Block], engine: Engine, localise: Localise | None = None, check: Check | None = None
 ) -> list[UnitTranslation | Exception]:
-    """An output for every block, or the error of one of its sentences; `localise` writes its numbers."""
+    """An output for every block, or the error of one of its sentences.
+
+    `localise` writes the numbers of an output, `check` says what is doubtful about it.
+    """
     texts = [block.text for block in blocks]
     plans = await engine.prepare(
         lambda: [fitting_sentences(block.text, engine.fits, block.preserve) for block in blocks], texts
@@ -68,7 +73,7 @@ async def translate_blocks(
         if block.elements and prediction is not None and fault_of(row) is None and not is_refused(row)
     ]
     alignments = await engine.align(needed) if needed else ()
-    outputs = await engine.prepare(lambda: joined_blocks(blocks, plans, rows, alignments, localise), texts)
+    outputs = await engine.prepare(lambda: joined_blocks(blocks, plans, rows, alignments, localise, check), texts)
     if engine.has_probabilities:
         return outputs
     return [output._replace(confidence=None) if isinstance(output, UnitTranslation) else output for output in outputs]
@@ -80,6 +85,7 @@ def joined_blocks(
     rows: Sequence[Sequence[Any]],
     known_alignments: Sequence[WordAlignment | None],
     localise: Localise | None,
+    check: Check | None,
 ) -> list[UnitTranslation | Exception]:
     """The outputs of blocks: of each its sentences, and a prediction, an error or None (no letters) for each."""
     outputs, alignments = list[UnitTranslation | Exception](), iter(known_alignments)
@@ -108,7 +114,8 @@ def joined_blocks(
         predicted = [prediction for prediction in row if prediction is not None]
         remembered = bool(predicted) and all(prediction.from_memory for prediction in predicted)
         markup = place_markup(block, joined(text, links))
-        outputs.append(UnitTranslation(markup, text, confidence, remembered, wordless=not predicted))
+        findings = tuple(check(block.text, text)) if check is not None and predicted else ()
+        outputs.append(UnitTranslation(markup, text, confidence, remembered, wordless=not predicted, findings=findings))
     return outputs
 
 
@@ -166,17 +173,22 @@ class Translation:
     confidences: list[float] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  # what a person should check
     characters: int = 0  # of the units that a model has read
+    checked: CheckedFile = field(default_factory=CheckedFile)
 
 
 async def translate_units(
-    document: Document, engine: Engine, localise: Localise | None = None, everything: bool = False
+    document: Document,
+    engine: Engine,
+    localise: Localise | None = None,
+    everything: bool = False,
+    check: Check | None = None,
 ) -> Translation:
     """Translate the units that have no translation yet; with `everything` all of them."""
     chosen = [index for index, unit in enumerate(document.units) if everything or not unit.translated]
     outputs: list[UnitTranslation | None] = [None] * len(document.units)
     translation = Translation(b"", +Counter({"already translated": len(document.units) - len(chosen)}))
     blocks = [document.units[index].block for index in chosen]
-    for index, result in zip(chosen, await translate_blocks(blocks, engine, localise), strict=True):
+    for index, result in zip(chosen, await translate_blocks(blocks, engine, localise, check), strict=True):
         if isinstance(result, Exception):
             translation.faults.append(f"{document.units[index].location}: {result}")
             continue
@@ -184,6 +196,9 @@ async def translate_units(
         translation.counts["without letters"] += result.wordless
         translation.counts["refused"] += result.refused
         translation.characters += 0 if result.wordless else len(document.units[index].block.text)
+        if check is not None and not result.refused and not result.wordless:
+            unit = document.units[index]
+            translation.checked.add(CheckedPair(unit.location, unit.block.text, result.text, result.findings))
         if not result.refused or document.marks_refused:
             outputs[index] = result
         if result.confidence is not None:
@@ -216,6 +231,7 @@ class DocumentTranslator:
     options: DecodingOptions
     progress: Callable[[int], None] = lambda count: None
     localise: Localise | None = None
+    check: Check | None = None
     unseen: UnseenInputs = field(default_factory=lambda: UnseenInputs("sentence"))
 
     def __post_init__(self) -> None:
@@ -223,7 +239,7 @@ class DocumentTranslator:
 
     def translate(self, document: Document, everything: bool = False) -> Translation:
         """Translate the units that have no translation yet; with `everything` all of them."""
-        translation = finished(translate_units(document, self, self.localise, everything))
+        translation = finished(translate_units(document, self, self.localise, everything, self.check))
         if message := self.unseen.message():
             translation.warnings.append(message)
         return translation

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dragoman.base import DataError
 from dragoman.data import normal_code, same_language
@@ -12,6 +13,9 @@ from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, element_ends, local, quoted, with_attribute
 from dragoman.inference.segments import escape_text
+
+if TYPE_CHECKING:
+    from dragoman.inference import Finding
 
 AROUND = frozenset({"g", "mrk", "pc"})  # inline elements with text inside; those of native code are kept whole
 MATCHES = "urn:oasis:names:tc:xliff:matches:2.0"
@@ -32,9 +36,24 @@ class _Segment:
     sources: list[XMLToken] = field(default_factory=list)  # tokens of the source element
     targets: list[XMLToken] = field(default_factory=list)
     segmented: list[XMLToken] = field(default_factory=list)  # tokens of <seg-source>
-    candidates: list[tuple[int, int]] = field(default_factory=list)  # spans of our own <alt-trans>
+    candidates: list[tuple[int, int]] = field(default_factory=list)  # spans of our own <alt-trans> and <note>
     # All of its text, or what each <mrk mtype="seg"> of <seg-source> has inside; and the tags between.
     pieces: list[str | Content] = field(default_factory=list)
+
+
+@dataclass
+class _Notes:
+    """The <notes> of a unit of XLIFF 2."""
+
+    place: int  # where they may be put
+    holder: XMLToken | None = None
+    own: list[tuple[int, int]] = field(default_factory=list)  # spans of our own notes
+    others: int = 0  # notes of others
+    end: int = 0  # of the holder
+
+
+def _line(finding: Finding) -> str:
+    return escape_text(without_forbidden(str(finding)))
 
 
 class XLIFFDocument(XMLDocument):
@@ -48,6 +67,7 @@ class XLIFFDocument(XMLDocument):
         self.roots: list[XMLToken] = []  # tags that name the languages
         self.matches: dict[XMLToken, XMLToken] = {}  # the <mtc:matches> of each unit that has one
         self.own: dict[XMLToken, list[tuple[int, int, str]]] = {}  # spans and references of our own matches
+        self.notes: dict[XMLToken, _Notes] = {}
         self.version2 = False
         self._read(self.tokens)
         if not self.roots:
@@ -80,6 +100,15 @@ class XLIFFDocument(XMLDocument):
                 self.roots.append(token)
             if name in ("unit", "trans-unit"):
                 unit = token
+            elif name in ("segment", "ignorable", "originalData", "notes") and unit is not None and self.version2:
+                notes = self.notes.setdefault(unit, _Notes(token.start))
+                if name == "notes" and notes.place == token.start:
+                    notes.holder, notes.end = token, tokens[ends.get(index, index)].end
+            elif name == "note" and unit in self.notes:
+                if attributes.get("category") == ORIGIN:
+                    self.notes[unit].own.append((token.start, tokens[ends.get(index, index)].end))
+                else:
+                    self.notes[unit].others += 1
             elif name == "matches" and unit is not None:
                 self.matches[unit] = token
             elif name == "match" and unit is not None and attributes.get("origin") == ORIGIN:
@@ -100,11 +129,16 @@ class XLIFFDocument(XMLDocument):
             name, last = local(tokens[index].name), ends.get(index, index)
             if name in fields:
                 setattr(segment, fields[name], tokens[index : last + 1])
-            elif name == "alt-trans" and attributes_of(self.raw(tokens[index])).get("origin") == ORIGIN:
+            elif self._is_own(tokens[index]):
                 start = self.text.rfind(">", 0, tokens[index].start) + 1  # with the white space before it
                 segment.candidates.append((start, tokens[last].end))
             index = last + 1
         return len(segment.sources) > 2
+
+    def _is_own(self, token: XMLToken) -> bool:
+        """Whether an element of XLIFF 1.2 is a candidate or a note of ours."""
+        name = {"alt-trans": "origin", "note": "from"}.get(local(token.name), "")
+        return bool(name) and attributes_of(self.raw(token)).get(name) == ORIGIN
 
     def _add(self, segment: _Segment) -> None:
         space = attributes_of(self.raw(segment.sources[0])).get("xml:space")
@@ -147,8 +181,20 @@ class XLIFFDocument(XMLDocument):
                     yield mid, tokens[first : index + 1]
 
     def confirmed(self) -> Iterator[tuple[str, str, str]]:
+        return self._translated(self._is_confirmed)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        attributes = attributes_of(self.raw(self.roots[0]))
+        names = ("srcLang", "trgLang") if self.version2 else ("source-language", "target-language")
+        return attributes.get(names[0], ""), attributes.get(names[1], "")
+
+    def pairs(self) -> Iterator[tuple[str, str, str]]:
+        return self._translated(lambda segment: True)
+
+    def _translated(self, wanted: Callable[[_Segment], bool]) -> Iterator[tuple[str, str, str]]:
         for segment in self.segments:
-            if len(segment.targets) > 2 and self._is_confirmed(segment):
+            if len(segment.targets) > 2 and wanted(segment):
                 source, target = (
                     " ".join(block.text for block in content_of(self.text, tokens[1:-1], AROUND, 0).blocks)
                     for tokens in (segment.sources, segment.targets)
@@ -171,6 +217,7 @@ class XLIFFDocument(XMLDocument):
         for root in self.roots if self.reading.target else ():
             if not same_language(normal_code(attributes_of(self.raw(root)).get(name, "")), self.reading.target):
                 yield Edit(root.start, root.end, with_attribute(self.raw(root), name, self.reading.target))
+        notes: dict[XMLToken, list[Finding]] = {}
         matches: dict[XMLToken, dict[str, str]] = {}  # of each unit, by what they refer to
         for number, segment in enumerate(self.segments, 1):
             contents = [piece for piece in segment.pieces if isinstance(piece, Content)]
@@ -191,10 +238,15 @@ class XLIFFDocument(XMLDocument):
             remembered = all(
                 output is None or output.from_memory for piece in contents for output in piece.own(outputs)
             )
+            findings = [finding for piece in contents for finding in piece.findings(outputs)]
             yield from self._target(
-                segment, markup, quality, qualifier="exact-match" if remembered else "mt-suggestion"
+                segment, markup, quality, qualifier="exact-match" if remembered else "mt-suggestion", findings=findings
             )
-            tag = self._start_tag(segment)
+            tag = self._start_tag(segment, findings)
+            if findings:
+                notes.setdefault(segment.unit, []).extend(findings)
+            elif segment.unit in self.notes:
+                notes.setdefault(segment.unit, [])
             if self.version2 and quality is not None:
                 identity = attributes_of(tag).get("id")
                 if identity is None:
@@ -207,15 +259,22 @@ class XLIFFDocument(XMLDocument):
                 yield Edit(segment.start.start, segment.start.end, tag)
         for unit, several in matches.items():
             yield from self._add_matches(unit, several)
+        for unit, findings in notes.items() if self.version2 else ():
+            yield from self._add_notes(unit, findings)
 
-    def _start_tag(self, segment: _Segment) -> str:
+    def _start_tag(self, segment: _Segment, findings: Sequence[Finding] = ()) -> str:
         """The tag of a segment, in a state that says no more than that there is a translation."""
         tag = self.raw(segment.start)
         attributes = attributes_of(tag)
-        review = self.reading.review
+        doubtful = next((finding for finding in findings if finding.hard), None)
+        review = self.reading.review or doubtful is not None
         if not self.version2:
             return with_attribute(tag, "approved", "no") if review and attributes.get("approved") == "yes" else tag
-        if (attributes.get("state") in ("reviewed", "final")) if review else attributes.get("state") != "translated":
+        if doubtful is not None:
+            return with_attribute(with_attribute(tag, "state", "translated"), "subState", f"{ORIGIN}:{doubtful.kind}")
+        own = attributes.get("subState", "").startswith(f"{ORIGIN}:")
+        done = attributes.get("state") in ("reviewed", "final") if review else attributes.get("state") != "translated"
+        if done or own:
             return with_attribute(with_attribute(tag, "state", "translated"), "subState", None)
         return tag
 
@@ -229,7 +288,13 @@ class XLIFFDocument(XMLDocument):
         yield Edit(segment.start.start, segment.start.end, with_attribute(tag, "subState", f"{ORIGIN}:refused"))
 
     def _target(
-        self, segment: _Segment, markup: str, quality: float | None, state: str = "", qualifier: str = "mt-suggestion"
+        self,
+        segment: _Segment,
+        markup: str,
+        quality: float | None,
+        state: str = "",
+        qualifier: str = "mt-suggestion",
+        findings: Sequence[Finding] = (),
     ) -> Iterator[Edit]:
         first = segment.sources[0]
         prefix = first.name.removesuffix("source")  # of the namespace
@@ -245,13 +310,16 @@ class XLIFFDocument(XMLDocument):
         between = self.text[self.text.rfind(">", 0, first.start) + 1 : first.start]
         candidate = ""
         if not self.version2:
-            state = state or ("needs-review-translation" if self.reading.review else "translated")
+            review = self.reading.review or any(finding.hard for finding in findings)
+            state = state or ("needs-review-translation" if review else "translated")
             tag = with_attribute(with_attribute(tag, "state", state), "state-qualifier", qualifier)
             if quality is not None:
                 candidate = (
                     f'{between}<{prefix}alt-trans match-quality="{quality:.0f}%" origin="{ORIGIN}">'
                     f"<{prefix}target>{markup}</{prefix}target></{prefix}alt-trans>"
                 )
+            for finding in findings:
+                candidate += f'{between}<{prefix}note from="{ORIGIN}">{_line(finding)}</{prefix}note>'
         written = f"{tag}{markup}</{prefix}target>{candidate}"
         if segment.targets:
             yield Edit(segment.targets[0].start, segment.targets[-1].end, written)
@@ -259,6 +327,26 @@ class XLIFFDocument(XMLDocument):
             end = (segment.segmented or segment.sources)[-1].end
             yield Edit(end, end, between + written)
         yield from (Edit(start, end, "") for start, end in segment.candidates)
+
+    def _add_notes(self, unit: XMLToken, findings: Sequence[Finding]) -> Iterator[Edit]:
+        """Put notes with findings into a unit of XLIFF 2, in place of those about an earlier translation."""
+        notes = self.notes.get(unit, _Notes(unit.end))
+        prefix = unit.name.removesuffix("unit")
+        lines = dict.fromkeys(map(_line, findings))
+        several = "".join(f'<{prefix}note category="{ORIGIN}">{line}</{prefix}note>' for line in lines)
+        if notes.own and not notes.others:  # the holder is ours, too
+            yield Edit(notes.place, notes.end, f"<{prefix}notes>{several}</{prefix}notes>" if several else "")
+            return
+        yield from (Edit(start, end, "") for start, end in notes.own)
+        if notes.holder is None:
+            if several:
+                yield Edit(notes.place, notes.place, f"<{prefix}notes>{several}</{prefix}notes>")
+        elif notes.holder.kind == "empty":
+            if several:
+                tag = self.raw(notes.holder)[:-2].rstrip()
+                yield Edit(notes.holder.start, notes.holder.end, f"{tag}>{several}</{notes.holder.name}>")
+        elif several:
+            yield Edit(notes.holder.end, notes.holder.end, several)
 
     def _match(self, segment: _Segment, reference: str, quality: float, text: str) -> str:
         """A match of XLIFF 2 as a string; its tags have no prefix yet."""

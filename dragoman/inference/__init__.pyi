@@ -5,6 +5,7 @@ from dragoman.inference.baselines import best_baseline as best_baseline
 from dragoman.inference.checks import Finding as Finding
 from dragoman.inference.checks import LengthRatios as LengthRatios
 from dragoman.inference.checks import check_translation as check_translation
+from dragoman.inference.checks import checker as checker
 from dragoman.inference.completer import Completed as Completed
 from dragoman.inference.completer import Completer as Completer
 from dragoman.inference.completion import CompletionOptions as CompletionOptions

@@ -15,7 +15,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.data import find_placeholders, short_code, without_protected
@@ -24,6 +26,34 @@ from dragoman.decoding.constraints import Terminology
 from dragoman.inference.number_values import compare_numbers
 from dragoman.inference.numbers import changed_numbers, notation_of
 
+KINDS = {
+    "number": "a number is missing, changed or added",
+    "placeholder": "a placeholder such as {name} or %s is missing or added",
+    "tag": "a tag is missing or added",
+    "url": "an address is missing or changed",
+    "length": "far shorter or longer than usual, or empty",
+    "loop": "words are repeated over and over",
+    "accelerator": "the mark of a key, as in &File, is missing or added (.po)",
+    "attribute": "a tag has another attribute",
+    "bracket": "a bracket without its partner",
+    "capital": "a small letter at the start of a sentence",
+    "character": "a control character, or text that was decoded wrongly",
+    "double": "a word twice in a row",
+    "ending": "other punctuation at the end",
+    "escape": "an escape such as \\n is missing or added",
+    "inconsistent": "the same source has another translation earlier (.xlf)",
+    "language": "another language than the target's (needs py3langid)",
+    "markup": "marks such as ** or [b] differ",
+    "maxwidth": "longer than allowed",
+    "newline": "another number of lines",
+    "notation": "a number in the notation of the source language",
+    "quote": "a quotation mark without its partner",
+    "script": "letters of another script",
+    "space": "spaces at the edges, several in a row, or beside punctuation",
+    "term": "the term of a glossary is missing",
+    "unreadable": "a line that has not two texts",
+    "untranslated": "the source, or many of its words",
+}
 HARD = frozenset({"number", "placeholder", "tag", "url", "length", "loop"})
 SHOWN = 60  # characters of a text that a message quotes
 
@@ -108,6 +138,18 @@ def check_translation(
     if identify is not None:
         found += [Finding("language", message) for message in _language(pair, identify)]
     return sorted(found, key=lambda finding: not finding.hard)
+
+
+def checker(
+    source_language: str,
+    target_language: str,
+    terms: Terminology | str | Path | None = None,
+    identify: Callable[[str], tuple[str, float]] | None = None,
+) -> Callable[..., list[Finding]]:
+    """`check_translation` with the facts that hold for all texts of a call."""
+    terms = terms if terms is None or isinstance(terms, Terminology) else Terminology.read(terms)
+    facts = {"source_language": source_language, "target_language": target_language}
+    return partial(check_translation, **facts, terms=terms, identify=identify)  # type: ignore[arg-type]
 
 
 def _protected(text: str) -> Counter[str]:
@@ -437,7 +479,7 @@ def _doubled_words(pair: _Pair) -> Found:
 _ESCAPES = re.compile(r"\\(?:[nrtfvab0\"'\\]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})")
 _STRANGE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2060\ufeff\ufffd\ue000-\uf8ff]|[ÃÂ][\x80-\xbf]|â€")
 _MARKUP = re.compile(r"\*\*|``?|\]\(|\[/?(?:b|i|u|s|url|img|quote|code|list|color|size)\b[^\]]{0,80}\]")
-_ACCELERATOR = re.compile(r"(?<![\w&])[&_](?=[^\W\d_])|(?<=[^\W\d_])[&_](?=[^\W\d_])")
+_ACCELERATOR = re.compile(r"(?<!&)&(?!\w{1,8};)(?=[^\W\d_])|(?<!\w)_(?=[^\W\d_])")
 
 
 def _characters(pair: _Pair) -> Found:

@@ -116,6 +116,7 @@ class PredictRequest(Options):
     split: bool = Field(False, description="split texts into sentences and join the outputs; long texts need it")
     format: Literal["text", "html"] = Field("text", description="html keeps the markup and implies split")
     alignment: bool = Field(False, description="which source words (or letters) each output word comes from")
+    checks: bool = Field(False, description="say in findings what is doubtful about each translation")
     stream: bool = Field(False, description="send tokens as server-sent events: one text, greedy or sampling")
 
 
@@ -130,6 +131,9 @@ class Output(BaseModel):
     confidence: float | None = Field(None, description="of a calibrated run: probability that the output is right")
     token_confidences: list[float] | None = None
     alternatives: list[dict[str, Any]] | None = None
+    findings: list[dict[str, Any]] | None = Field(
+        None, description="with checks: kind, message and whether it is a mistake (hard)"
+    )
     alignment: list[tuple[int, int]] | None = Field(None, description="(source word, output word), from 0")
     source_words: list[str] | None = Field(None, description="letters, of a run that reads single words by letter")
     target_words: list[str] | None = Field(None, description="words, or letters as in source_words")

@@ -14,7 +14,7 @@ from dragoman.data import UNKNOWN, detect, find_placeholders, normal_code, same_
 from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
 from dragoman.documents import Reading, open_document, translate_units
-from dragoman.inference import localiser
+from dragoman.inference import checker, localiser
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import terminology_of
@@ -210,5 +210,6 @@ async def translate_document(call: ServerCall, job: TranslationJob, name: str, d
     terms = terminology_of(job.glossary)
     localise = None if call.state.config.keep_numbers else localiser(source, job.target)
     translator = Translator(call, model, DecodingOptions(tag=tag or None, placeholders=True, terminology=terms))
-    translation = await translate_units(document, translator, localise)
+    check = checker(source, job.target, terms)
+    translation = await translate_units(document, translator, localise, check=check)
     return TranslatedDocument(translation.data, True, translation.characters, translation.counts["without letters"])

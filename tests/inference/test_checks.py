@@ -179,5 +179,6 @@ def test_people_who_translate_are_left_alone(language: str) -> None:
         gzip.decompress(Path(SHARED, "multi30k", f"val.{code}.gz").read_bytes()).decode().splitlines()
         for code in ("en", language)
     ]
-    hard = [pair for pair in zip(*texts, strict=True) if {*kinds(*pair, f"en {language}")} & HARD]
+    pairs = zip(*texts, strict=True)
+    hard = [(source, output) for source, output in pairs if {*kinds(source, output, f"en {language}")} & HARD]
     assert len(hard) <= len(texts[0]) / 500, hard

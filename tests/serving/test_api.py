@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.inference import checker
 from dragoman.inference.load import load_run
 from tests.conftest import words
 from tests.runs.tasks import test_labels_end_to_end as labels
@@ -80,6 +81,20 @@ def test_uploads(live: Live, runs: dict[str, Path], name: str, archive: str, tmp
     assert broken.status_code == 400
     # A path in a request is a text like any other: nothing is read.
     assert "reads files" in live.client.post("/v1/predict", json={"model": name, "input": str(path)}).json()["error"]
+
+
+def test_checks_name_what_is_doubtful(live: Live) -> None:
+    """Of a text that is split, the findings are those of its sentences."""
+    source = "ab 12345. cd 67890."
+    (whole,) = live.post("/v1/predict", {"input": source, "checks": True})["outputs"]
+    facts = checker("", "")(source, whole["text"])
+    assert whole["findings"] == [finding.as_table() for finding in facts]
+    (split,) = live.post("/v1/predict", {"input": source, "checks": True, "split": True})["outputs"]
+    assert split["findings"] == [finding for part in split["sentences"] for finding in part["findings"]]
+    (plain,) = live.post("/v1/predict", {"input": source})["outputs"]
+    assert "findings" not in plain
+    refused = live.client.post("/v1/predict", json={"input": source, "checks": True, "stream": True})
+    assert (refused.status_code, "checks" in refused.json()["error"]) == (400, True)
 
 
 def test_long_texts_are_split_and_joined(live: Live) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Request, Response, UploadFile
 
 from dragoman.base import ConfigError
+from dragoman.data import UNKNOWN
 from dragoman.decoding import DecodingOptions
-from dragoman.inference import UnseenInputs
+from dragoman.inference import Finding, UnseenInputs, checker
 from dragoman.inspect import InspectOptions
 from dragoman.inspect.views import VIEWS
+from dragoman.serving.formality import language_of_tag
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import completion_options, decoding_options, tagged, within
 from dragoman.serving.schemas import (
@@ -48,6 +51,8 @@ async def predict(request: Request, body: PredictRequest) -> Any:
     if body.stream:
         if not isinstance(body.input, str):
             raise ConfigError("stream: needs one input, found several")
+        if body.checks:
+            raise ConfigError("stream: found checks with it, which need whole outputs")
         return stream_prediction(call.state, model, body, body.input)
     outputs_of = translated_outputs if model.engine.searches else other_outputs
     outputs = await outputs_of(call, model, body, texts)
@@ -73,7 +78,24 @@ async def translated_outputs(
         raise ConfigError("format: html has one output without alignment; expected n_best 1 and no alignment")
     translator = Translator(call, model, options, body.format)
     outputs = await translator.translate(texts, body.split, body.alignment)
-    return [prediction_table(output, model) for output in outputs]
+    tables = [prediction_table(output, model) for output in outputs]
+    if body.checks:
+        source = "" if model.source == UNKNOWN else model.source
+        target = language_of_tag(body.tag) if body.tag else model.targets[0].replace(UNKNOWN, "")
+        check = checker(source, target, options.terminology)
+        await in_thread(lambda: [add_findings(*pair, check) for pair in zip(tables, texts, strict=True)], texts)
+    return tables
+
+
+def add_findings(table: dict[str, Any], source: str, check: Callable[..., list[Finding]]) -> None:
+    """Add to an output what is doubtful about it; to a text that was split, what is so about its sentences."""
+    if sentences := table.get("sentences"):
+        for sentence in sentences:
+            add_findings(sentence, sentence["source"], check)
+        table["findings"] = [finding for sentence in sentences for finding in sentence["findings"]]
+    else:
+        refused = bool(table.get("refused"))
+        table["findings"] = [] if refused else [finding.as_table() for finding in check(source, table["text"])]
 
 
 async def other_outputs(

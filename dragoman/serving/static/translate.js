@@ -40,7 +40,7 @@ export function translateView(root, model, models, change) {
     if (!text.trim()) { for (const one of outputs) one.show(null); return; }
     for (const one of outputs) one.busy(true);
     await Promise.all(outputs.map(async (one) => {
-      const body = { model: one.model.id, input: text, split: true, n_best: Math.min(4, Math.max(one.model.beam ?? 4, 4)), alignment: true };
+      const body = { model: one.model.id, input: text, split: true, n_best: Math.min(4, Math.max(one.model.beam ?? 4, 4)), alignment: true, checks: Boolean(one.model.source && one.model.source.code !== "und") };
       if (one.model.tags.length) body.tag = one.model.tags.includes(state.tag) ? state.tag : one.model.tags[0];
       const terms = state.terms.filter(([from, to]) => from.trim() && to.trim());
       if (terms.length) body.terminology = Object.fromEntries(terms.map(([from, to]) => [from.trim(), to.trim()]));
@@ -161,12 +161,13 @@ function outputPanel(state, model) {
   const body = el("div", { class: "output", dir: "auto", role: "group", "aria-label": `Translation by ${model.id}`, "aria-live": "polite" });
   const hint = el("p", { class: "hint small soft" });
   const others = el("div", { class: "others" });
+  const findings = el("ul", { class: "plain small findings", "aria-label": "Findings" });
   const look = el("a", { class: "quiet", target: "_blank", rel: "noopener" }, icon("eye"), "Look inside");
   const copyButton = iconButton("copy", "Copy the translation", () => copy(text));
   const suggest = model.suggestions ? suggestButton(model, () => chosen, () => state.tag) : null;
   const foot = el("div", { class: "foot" }, hint, suggest?.button ?? "", look, copyButton);
   const title = el("h2", { class: "panel-name small soft", hidden: true }, model.id);
-  const node = el("section", { class: "panel result", "aria-label": `Output of ${model.id}` }, title, body, others, suggest?.form ?? "", foot);
+  const node = el("section", { class: "panel result", "aria-label": `Output of ${model.id}` }, title, body, findings, others, suggest?.form ?? "", foot);
   let chosen = null; // the sentence whose alternatives are shown
   let text = "";
   let several = false;
@@ -174,6 +175,7 @@ function outputPanel(state, model) {
   function show(output, mark) {
     body.replaceChildren();
     others.replaceChildren();
+    findings.replaceChildren(...(output?.findings ?? []).map((one) => el("li", { class: one.hard ? "bad" : "soft" }, `${one.kind}: ${one.message}`)));
     text = output?.text ?? "";
     foot.style.visibility = output ? "visible" : "hidden";
     hint.textContent = "";
