@@ -141,7 +141,10 @@ class CheckedTensors:
         self._path = path
         self._file: Any = safe_open(path, framework)
         self.names: list[str] = self._file.keys()
-        self._sums: dict[str, int] = json.loads((self._file.metadata() or {}).get(SUMS, "{}"))
+        try:
+            self._sums: dict[str, int] = dict(json.loads((self._file.metadata() or {}).get(SUMS, "{}")))
+        except (ValueError, TypeError, RecursionError):
+            raise RunError(f"{path}: damaged (its checksums cannot be read)") from None
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._file.get_slice(name).get_shape())
