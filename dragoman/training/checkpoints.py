@@ -138,11 +138,11 @@ class CheckedTensors:
     """The tensors of one safetensors file. Each is compared with its checksum, which files of others do not have."""
 
     def __init__(self, path: Path, framework: str) -> None:
-        self._path = path
-        self._file: Any = safe_open(path, framework)
-        self.names: list[str] = self._file.keys()
+        file: Any = safe_open(path, framework)
+        self._path, self._file = path, file
+        self.names: list[str] = file.keys()
         try:
-            self._sums: dict[str, int] = dict(json.loads((self._file.metadata() or {}).get(SUMS, "{}")))
+            self._sums: dict[str, int] = dict(json.loads((file.metadata() or {}).get(SUMS, "{}")))
         except (ValueError, TypeError, RecursionError):
             raise RunError(f"{path}: damaged (its checksums cannot be read)") from None
 
