@@ -23,6 +23,7 @@ from dragoman.training.checkpoints import (
     ShardedTensors,
     TrainingState,
     part_name,
+    read_arrays,
     read_tensors,
     write_tensors,
 )
@@ -46,6 +47,42 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert files.keys() == FILES.keys()
     assert torch.equal(files["weights.safetensors"]["a"], torch.arange(4.0))
     assert files["optimizer.safetensors"]["a.step"].shape == ()
+
+
+TENSORS = {
+    "bias": torch.ones(7), "half": torch.ones(5, dtype=torch.bfloat16), "mask": torch.ones(9, dtype=torch.bool),
+    "none": torch.zeros(0, 3), "number": torch.tensor(2.0), "table": torch.arange(1, 13).reshape(3, 4),
+}  # fmt: skip
+READERS: list[Callable[[Path], Any]] = [
+    read_tensors,
+    read_arrays,
+    lambda path: dict(ShardedTensors([path])),
+]
+
+
+@pytest.mark.parametrize("read", READERS, ids=["torch", "numpy", "parts"])
+def test_changed_bytes_of_weights_are_damage(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    path, old = tmp_path / "weights.safetensors", tmp_path / "old.safetensors"
+    tensors = TENSORS if read is not read_arrays else {key: TENSORS[key] for key in TENSORS if key != "half"}
+    write_tensors(path, tensors)
+    found = read(path)
+    assert {name: found[name].tolist() for name in found} == {name: tensors[name].tolist() for name in tensors}
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")  # after the header
+    for place in range(start, len(whole)):
+        path.write_bytes(whole[:place] + b"\0" + whole[place + 1 :])
+        if whole[place]:
+            with pytest.raises(RunError, match="damaged"):
+                read(path)
+    path.write_bytes(whole[:start] + bytes(len(whole) - start))
+    with pytest.raises(RunError, match=r"damaged \(the numbers of \w+ are not those that were written\)"):
+        read(path)
+    safetensors.torch.save_file(tensors, old)  # as earlier versions and others write it
+    assert read(old).keys() == tensors.keys()
+    for sums in ("[" * 100_000, "7", '{"bias": "x"}'):
+        safetensors.torch.save_file(tensors, old, {"crc32": sums})
+        with pytest.raises(RunError, match="damaged"):
+            read(old)
 
 
 def test_the_parts_of_several_processes_are_one_checkpoint(tmp_path: Path) -> None:
