@@ -82,14 +82,11 @@ def add_version(run: Run, weights: Path | None, origin: str, details: dict[str, 
         versions.append(_store(run, versions, run.weights_path(), "training", {}))
         _write(run, versions)
     known = digest(weights)
-    if (
-        entry := next(
-            (version for version in versions if version.digest == known and weights_of(run, version.number).is_file()),
-            None,
-        )
-    ) is None:
-        entry = _store(run, versions, weights, origin, details)
-        _write(run, [*versions, entry])
+    for version in versions:
+        if version.digest == known and weights_of(run, version.number).is_file():
+            return version
+    entry = _store(run, versions, weights, origin, details)
+    _write(run, [*versions, entry])
     return entry
 
 

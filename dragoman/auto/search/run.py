@@ -350,9 +350,8 @@ class Search:
             by_trial[trial.name][job.folder] = outcome
             if len(by_trial[trial.name]) < state.folds:
                 continue
-            outcomes = [
-                outcome for _, outcome in sorted(by_trial[trial.name].items())
-            ]  # no sum may depend on the order
+            # In the order of the folds: in that of their ends, the last bit of the mean would differ after a stop.
+            outcomes = [outcome for _, outcome in sorted(by_trial[trial.name].items())]
             trial.error = next((each.error for each in outcomes if each.error), "")
             trial.fold_scores = [each.score for each in outcomes]
             trial.scores.append(sum(trial.fold_scores) / len(outcomes))

@@ -73,8 +73,6 @@ def run_job(job: Job) -> Outcome:
     try:
         config = load(job.config, job.overrides)
         return retry_while_locked(partial(train_trial, config, Path(job.folder), None, job.metric, job.is_over))
-    except Stopped:
-        raise
     except DragomanError as error:
         return failure(f"{error}")
     except Exception as error:
