@@ -95,10 +95,12 @@ gpu-test:
 # Long proofs, each with a count and a time (docs/explanation/security.md lists them). Not part of `make test`.
 # MUTATIONS=1000000 takes about two hours of one quiet core.
 MUTATIONS ?= 100000
+STOPS ?= 500
 PROCESSES ?= 2
 campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/faults.py 0 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/kills.py 1000 --processes $(PROCESSES)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/stops.py $(STOPS) --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/links.py --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/shards.py 300 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/mutations.py $(MUTATIONS) --processes $(PROCESSES)

@@ -72,11 +72,12 @@ def wait_briefly() -> None:
 def guarded(arguments: list[str]) -> int:
     """Run a command and return its exit code; an error is one line, `--trace` adds the traceback."""
     from dragoman.commands.progress import LongWork  # not for completion, which must be quick
+    from dragoman.training import Signals, interrupted_by_signals
 
-    trace = "--trace" in arguments
+    trace, signals = "--trace" in arguments, Signals()
     try:
         try:
-            with listening(LongWork()), warnings.catch_warnings():
+            with interrupted_by_signals() as signals, listening(LongWork()), warnings.catch_warnings():
                 warnings.showwarning = show_warning
                 words = [word for word in arguments if word != "--trace"] or ["--help"]
                 code = cli.main(words, prog_name="dragoman", standalone_mode=False)  # of click's Exit; commands: None
@@ -96,7 +97,7 @@ def guarded(arguments: list[str]) -> int:
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        return 130
+        return signals.code or 130
     except (OutputClosed, BrokenPipeError):
         silence_stdout()  # or Python would complain at exit
         return 141

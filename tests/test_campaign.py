@@ -44,6 +44,13 @@ def test_edited_shards_are_refused_and_killed_ones_lose_nothing() -> None:
     assert re.search(r"^shards: .*2 cases, 0 failures", script("shards.py", "2"), re.MULTILINE)
 
 
+@pytest.mark.slow  # the campaign itself stops 500
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes of a command in /proc")
+def test_stopped_commands_go_on() -> None:
+    said = script("stops.py", "2", "--kinds", "adapt,tasks", "--spawned", "0")
+    assert re.search(r"^stops: \d+ cases, 0 failures", said, re.MULTILINE)
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)

@@ -25,6 +25,7 @@ import pyarrow.parquet
 import pytest
 
 from dragoman import cli
+from dragoman.base import atomic_write
 from dragoman.base import config as settings
 from dragoman.commands.root import GROUPS
 from dragoman.data.readers.lines import read_lines
@@ -786,6 +787,35 @@ def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: 
         process.kill()
         os.close(ours)
         os.close(theirs)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_ends_any_command_as_ctrl_c_does(
+    number: signal.Signals, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clean-ups run: a file that is being written leaves nothing."""
+
+    def interrupted(path: str) -> None:
+        with atomic_write(tmp_path / "part.txt") as beside:
+            beside.touch()
+            signal.raise_signal(number)
+
+    before = [signal.signal(each, handler) for each, handler in HANDLERS.items()]
+    try:
+        monkeypatch.setattr("dragoman.inspect.measure.run_summary.Run", interrupted)
+        result = call("info", tmp_path)
+        assert (result.code, result.out, result.err.strip()) == (code, "", "interrupted")
+        assert list(tmp_path.iterdir()) == []
+        assert {each: signal.getsignal(each) for each in HANDLERS} == HANDLERS
+    finally:
+        for each, handler in zip(HANDLERS, before, strict=True):
+            signal.signal(each, handler)
+
+
+# Of a command in a shell: one in the background, and under nohup, begins with signals ignored.
+HANDLERS: dict[signal.Signals, Any] = {
+    signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler,
+}  # fmt: skip
 
 
 def test_closed_streams_and_full_devices(inside: TrainedFolder) -> None:

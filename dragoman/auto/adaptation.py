@@ -54,7 +54,17 @@ from dragoman.data.readers import (
 )
 from dragoman.documents import FORMATS, MAX_BYTES, open_document
 from dragoman.inference import as_examples, load_predictor
-from dragoman.runs import Run, Version, add_version, current_version, list_versions, locked, train, versions_folder
+from dragoman.runs import (
+    Run,
+    Version,
+    add_version,
+    current_version,
+    list_versions,
+    locked,
+    train,
+    use_version,
+    versions_folder,
+)
 from dragoman.runs.tasks import Config, build
 from dragoman.scoring import References, SystemScore, TextMetric, bootstrap, compare, metrics_by_name, metrics_for
 from dragoman.training import Display, read_tensors
@@ -319,7 +329,10 @@ def adapt(
         result = Adaptation(kept, None, corrections.usable, rejected, method, *judged)
         details = {key: value for key, value in result.as_dict().items() if key not in ("kept", "version")}
         entry = add_version(run, Run(work / "run").weights_path() if kept else None, name, details)
+        (work / "key").unlink()  # or a command killed while it removes the run would go on with the rest of it
         remove_folder(work)
+        if kept:
+            use_version(run, entry)  # last: the same command, given again, would adapt the new version
     used: Version | None = entry if kept else current_version(run)
     return replace(result, version=used.number if used else None)
 

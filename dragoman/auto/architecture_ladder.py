@@ -154,8 +154,8 @@ def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:
     if len(sources) < 20:
         raise DataError(f"{files}: found {len(sources)} different sources, expected 20 or more to train and test on")
     chosen = set(sources[-count:])  # the lowest hashes become the validation data
-    path, test = folder / "train.tsv", [example for example in examples if source_hash(example) in chosen]
-    make_folder(folder)
+    path, test = folder / "data" / "train.tsv", [example for example in examples if source_hash(example) in chosen]
+    make_folder(path.parent)
     lines = [f"{example.source}\t{example.references[0]}" for example in examples if source_hash(example) not in chosen]
     if any(line.count("\t") != 1 or "\n" in line for line in lines):
         raise DataError(f"{files}: found a tab inside a text; name the test pairs with --test instead")

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -189,8 +190,21 @@ class WorkerPool:
             worker.communicate()
 
 
+def end_with_parent() -> None:
+    """End this process soon after the one that started it, also in the middle of a long job."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def serve() -> None:
     """Do jobs until the process that asks for them ends."""
+    end_with_parent()
     gc.disable()  # millions of small objects and no cycles: the collector would take a third of the time
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends the others
     answers, sys.stdout = sys.stdout, sys.stderr

@@ -5,9 +5,11 @@ from dragoman.runs.folder import IMPORTED as IMPORTED
 from dragoman.runs.folder import MEMBERS_FILE as MEMBERS_FILE
 from dragoman.runs.folder import SEARCH as SEARCH
 from dragoman.runs.folder import Run as Run
+from dragoman.runs.folder import best_trial as best_trial
 from dragoman.runs.folder import hardware_of as hardware_of
 from dragoman.runs.folder import import_record as import_record
 from dragoman.runs.folder import is_run as is_run
+from dragoman.runs.folder import is_unfinished_search as is_unfinished_search
 from dragoman.runs.folder import licence_of as licence_of
 from dragoman.runs.folder import locked as locked
 from dragoman.runs.folder import member_folders as member_folders
@@ -28,4 +30,5 @@ from dragoman.runs.versions import add_version as add_version
 from dragoman.runs.versions import current_version as current_version
 from dragoman.runs.versions import list_versions as list_versions
 from dragoman.runs.versions import roll_back as roll_back
+from dragoman.runs.versions import use_version as use_version
 from dragoman.runs.versions import versions_folder as versions_folder

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IMPORTED = "imported.json"  # family and licence of an imported model
+BEGUN = {"lock", "trials", "data", "curve.json"}  # what a command writes into its folder before its first training
 SEARCH = "search.json"  # the state of a search, which makes the folder a run at its end
 MEMBERS_FILE = "ensemble.json"  # makes a run folder an ensemble
 RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
@@ -228,15 +229,38 @@ def licence_of(folder: str | Path) -> str:
 
 
 def missing_run_message(folder: Path) -> str:
-    """Why a path is no run folder, with the nearest name that exists."""
+    """Why a path is no run folder, what to do with what is in it, or the nearest name that exists."""
     if not folder.exists():
         near = nearest_run(folder)
         return f"{folder}: no such run folder." + (f" Did you mean '{near}'?" if near else "")
     if folder.is_file():
         return f"{folder}: found a file, expected a run folder"
-    if (folder / SEARCH).is_file():
-        return f"{folder}: found a search that is not finished; it goes on with: dragoman train {folder}"
+    if is_unfinished_search(folder):
+        best = f"; use its best trial so far: dragoman predict {run} FILE" if (run := best_trial(folder)) else ""
+        return f"{folder}: found a search that is not finished; it goes on with: dragoman train {folder}{best}"
+    if runs := sorted(path.parent for path in folder.glob("[!.]*/config.toml")):
+        return (
+            f"{folder}: not a run folder (it has no config.toml), but {runs[0]} is one; what trains in this folder "
+            "goes on with the same command again"
+        )
+    if {path.name for path in folder.iterdir() if path.name[0] != "."} <= BEGUN:
+        return f"{folder}: nothing is trained yet; what was stopped here begins with the same command again"
     return f"{folder}: not a run folder (it has no config.toml)"
+
+
+def is_unfinished_search(folder: Path) -> bool:
+    return (folder / SEARCH).is_file() and not (folder / "config.toml").is_file()
+
+
+def best_trial(folder: Path) -> Path | None:
+    """The run of a search that is not finished which predicts best so far; None if none can predict."""
+    try:
+        name = str(json.loads((folder / SEARCH).read_text(encoding="utf-8")).get("best", ""))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return (
+        folder / name if re.fullmatch(r"trials/[\w.-]+", name) and (folder / name / "config.toml").is_file() else None
+    )
 
 
 def nearest_run(folder: Path) -> Path | None:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,16 @@ def weights_of(run: Run, number: int) -> Path:
 
 
 def add_version(run: Run, weights: Path | None, origin: str, details: dict[str, Any]) -> Version:
-    """Enter an adaptation. With `weights` it becomes the version in use, and the old weights stay as a version."""
+    """Enter an adaptation. With `weights` it is a version that `use_version` can use, and so are the old weights.
+
+    One that was entered before its command was killed is not entered again.
+    """
     make_folder(versions_folder(run))
     versions = list_versions(run)
     if weights is None:
-        entry = Version(0, now(), origin, "", kept=False, details=details)
+        entry = Version(0, now(), origin, "", kept=False, details=json.loads(json.dumps(details)))
+        if versions and replace(versions[-1], made=entry.made) == entry:
+            return versions[-1]
         _write(run, [*versions, entry])
         return entry
     if current_version(run) is None:
@@ -76,9 +81,12 @@ def add_version(run: Run, weights: Path | None, origin: str, details: dict[str, 
             raise RunError(f"{run.folder}: not validated yet; its checkpoint is in parts. Train it further first")
         versions.append(_store(run, versions, run.weights_path(), "training", {}))
         _write(run, versions)
+    known = digest(weights)
+    for version in versions:
+        if version.digest == known and weights_of(run, version.number).is_file():
+            return version
     entry = _store(run, versions, weights, origin, details)
     _write(run, [*versions, entry])
-    _use(run, entry)
     return entry
 
 
@@ -99,7 +107,7 @@ def roll_back(folder: str | Path, number: int | None = None) -> Version:
             raise RunError(f"{run.folder}: found no version {number}, expected one of {', '.join(map(str, versions))}")
         if not weights_of(run, number).is_file() or digest(weights_of(run, number)) != versions[number].digest:
             raise RunError(f"{weights_of(run, number)}: missing or damaged; version {number} cannot be used")
-        _use(run, versions[number])
+        use_version(run, versions[number])
         return versions[number]
 
 
@@ -115,7 +123,8 @@ def _write(run: Run, versions: list[Version]) -> None:
     write_text(versions_folder(run) / LIST, text)
 
 
-def _use(run: Run, version: Version) -> None:
+def use_version(run: Run, version: Version) -> None:
+    """Let predictions use the weights of a version."""
     beside = run.folder / ".weights.next.part"
     copy_into(weights_of(run, version.number), beside)
     sync(beside)  # before it takes the place of the old weights

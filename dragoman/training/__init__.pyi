@@ -32,8 +32,10 @@ from dragoman.training.runtime import side_stream as side_stream
 from dragoman.training.runtime import use_bfloat16 as use_bfloat16
 from dragoman.training.sharding import check_sharding as check_sharding
 from dragoman.training.signals import SearchStopped as SearchStopped
+from dragoman.training.signals import Signals as Signals
 from dragoman.training.signals import Stopped as Stopped
 from dragoman.training.signals import exit_cleanly_on_signals as exit_cleanly_on_signals
+from dragoman.training.signals import interrupted_by_signals as interrupted_by_signals
 from dragoman.training.signals import signals_wait as signals_wait
 from dragoman.training.signals import stop_search_on_signals as stop_search_on_signals
 from dragoman.training.step import build_step as build_step

@@ -54,6 +54,22 @@ def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], 
 
 
 @contextmanager
+def interrupted_by_signals() -> Iterator[Signals]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that clean-ups run; `code` is that of the first.
+
+    Whatever saves its work on a signal handles it inside this block.
+    """
+    signals = Signals()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signals.code = signals.code or 128 + number
+        raise KeyboardInterrupt
+
+    with handling(stop_signals(), interrupt):
+        yield signals
+
+
+@contextmanager
 def exit_cleanly_on_signals(step: Callable[[], int]) -> Iterator[None]:
     """Outside the training loop, SIGTERM and SIGHUP raise Stopped at once, so that clean-ups run as after Ctrl-C."""
 

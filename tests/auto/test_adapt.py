@@ -16,8 +16,9 @@ from dragoman.data.examples import Example
 from dragoman.data.readers.base import ReadOptions
 from dragoman.documents.registry import open_document
 from dragoman.runs import Run
-from dragoman.runs.versions import current_version, list_versions
+from dragoman.runs.versions import add_version, current_version, list_versions, use_version
 from dragoman.scoring.registry import metrics_by_name
+from dragoman.training.checkpoints import read_tensors, write_tensors
 from tests.conftest import TrainedFolder, call, words, write_rows
 
 FAST = ("train.steps=60", "train.validate_every=20", "train.optimizer.learning_rate=1e-2", "train.patience=0")
@@ -89,6 +90,25 @@ def test_what_an_imported_run_keeps_frozen_stays_so(adapted: Path, method: str, 
     run = Run(adapted / "run")
     run.config = replace(run.config, train=replace(run.config.train, freeze=("output.bias",)))
     assert adapted_table(run, [], None, method, 1000)["train"].get("freeze") == frozen
+
+
+def test_a_version_is_entered_once_though_its_command_was_killed_before_it_was_used(
+    inside: TrainedFolder, tmp_path: Path
+) -> None:
+    shutil.copytree(inside.run, tmp_path / "run")
+    run, new = Run(tmp_path / "run"), tmp_path / "new.safetensors"
+    write_tensors(new, {name: 2 * tensor for name, tensor in read_tensors(run.weights_path()).items()})
+    entry = add_version(run, new, "c.tsv", {"p": 0.5})
+    current = current_version(run)
+    assert (entry.number, current and current.number) == (2, 1)
+    assert add_version(run, new, "c.tsv", {"p": 0.5}) == entry
+    use_version(run, entry)
+    assert current_version(run) == entry
+    assert "an adaptation was stopped" not in call("info", run.folder).out
+    (run.folder / "versions" / "work").mkdir()
+    assert "an adaptation was stopped; it goes on with the same command again" in call("info", run.folder).out
+    refused = [add_version(run, None, "c.tsv", {"scores": (1, 2)}) for _ in range(2)]
+    assert list_versions(run)[1:] == [entry, refused[0]]
 
 
 def test_a_version_that_forgets_is_not_kept(inside: TrainedFolder, adapted: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from dragoman.auto.search.state import SearchState, check_folder, load_search
 from dragoman.auto.search.worker import Job, TrialPool
 from dragoman.auto.trial import Outcome, state_of
 from dragoman.base.errors import RunError
-from dragoman.training.signals import SearchStopped, stop_search_on_signals
+from dragoman.training.signals import SearchStopped, Stopped, stop_search_on_signals
 from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
 from tests.conftest import call, words, write_rows
 
@@ -47,6 +48,19 @@ def die_once(job: Job) -> Outcome:
     while not path.exists():
         time.sleep(0.01)
     time.sleep(0.5 * (path != Path(job.folder)))
+    return outcome(1.0)
+
+
+def end_twice(job: Job) -> Outcome:
+    """A job that is killed, then ended by a signal of its own, and then done; its folder counts."""
+    folder = Path(job.folder)
+    folder.mkdir(exist_ok=True)
+    count = len(list(folder.iterdir()))
+    (folder / str(count)).touch()
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if count == 1:
+        raise Stopped(143, 7)
     return outcome(1.0)
 
 
@@ -224,16 +238,25 @@ def test_sigterm_ends_a_search_with_an_idle_worker_and_leaves_a_folder_that_goes
     while len(list(members.glob("*/weights.safetensors"))) < 2 or len(list(members.glob("*/lock"))) < 3:
         assert process.poll() is None
         time.sleep(0.02)
-    time.sleep(0.5)
     os.kill(process.pid, signal.SIGTERM)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 143, said
     assert_group_ends(process.pid)
-    assert call("info", run).err == (
-        f"dragoman: {run}: found a search that is not finished; it goes on with: dragoman train {run}\n"
-    )
     state = load_search(run)
     assert not state.done
+    assert state.best
+    use = f"dragoman predict {run / state.best} FILE"
+    assert f"search: use the best so far: {use}" in said
+    shown = call("info", run)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith(
+        f"{run}: a search that is not finished; it goes on with: dragoman train {run}\n"
+        f"use its best trial so far: {use}\n\nsearch:\n| rank |"
+    )
+    assert json.loads(call("info", run, "--json").out) == {"run": str(run), "best": str(run / state.best)}
+    assert f"goes on with: dragoman train {run}; use its best trial so far: {use}\n" in call("predict", run, "x").err
+    (run / "inputs.txt").write_text("abc\n")
+    assert call("predict", run / state.best, run / "inputs.txt").code == 0
     assert call("train", run, "--quiet").code == 0
     assert load_search(run).done
 
@@ -247,12 +270,21 @@ def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
         check_folder(tmp_path)
 
 
+def test_a_folder_without_a_run_says_how_to_go_on(tmp_path: Path, searched: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    (tmp_path / ".search.json.part").touch()
+    assert "begins with the same command again" in call("info", tmp_path).err
+    (tmp_path / "notes.txt").touch()
+    assert "not a run folder (it has no config.toml)\n" in call("info", tmp_path).err
+    assert "goes on with the same command again" in call("info", searched / "run" / "trials").err
+
+
 def test_a_process_that_dies_fails_one_trial() -> None:
     jobs = [Job("", name, 1, 1, "cer") for name in ("0.05", "0.06", "dies", "0.07", "0.08")]
     with TrialPool(2, sleep_job) as pool:
         found = {job.folder: outcome for job, outcome in pool.outcomes(jobs)}
     assert found.keys() == {job.folder for job in jobs}
-    assert found["dies"].error == "its process was killed, perhaps for lack of memory"
+    assert found["dies"].error == "its process was killed 3 times, perhaps for lack of memory"
     assert all(not outcome.error for name, outcome in found.items() if name != "dies")
 
 
@@ -262,6 +294,48 @@ def test_a_job_that_dies_beside_others_runs_again_alone(tmp_path: Path) -> None:
     with TrialPool(2, die_once) as pool:
         found = list(pool.outcomes(jobs))
     assert [(job, outcome.error) for job, outcome in found] == [(jobs[1], ""), (jobs[0], "")]
+
+
+def test_a_job_whose_process_ends_is_done_again_also_where_it_was_alone(tmp_path: Path) -> None:
+    with TrialPool(1, end_twice) as pool:
+        ((_, found),) = pool.outcomes([Job("", str(tmp_path / "count"), 1, 1, "cer")])
+    assert not found.error
+    assert len(list((tmp_path / "count").iterdir())) == 3
+
+
+def test_a_worker_that_is_killed_while_it_gets_a_job_loses_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job("", "0", 1, 1, "cer")
+    with TrialPool(1, sleep_job) as pool:
+        assert len(list(pool.outcomes([job]))) == 1
+        (idle,) = pool.idle
+        idle.process.kill()
+        idle.process.join()
+        with monkeypatch.context() as patch:  # it still lived when it was chosen
+            patch.setattr(type(idle.process), "is_alive", lambda process: True)
+            pool.submit(job)
+        assert pool.wait(60) == [(job, None)]
+        ((_, found),) = pool.outcomes([job])
+    assert not found.error
+
+
+def test_scores_of_folds_are_added_in_one_order(cached: Path, tmp_path: Path) -> None:
+    """The sum of 0.1, 0.2 and 0.3 depends on their order, and so would the winner of two equal trials."""
+    config, _ = configure(str(write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])), TINY)
+
+    class Shuffled(FakeSearch):
+        def _outcomes(self, pool: Any, jobs: Any, *limits: Any) -> Any:
+            scored = [(trial, job, outcome(int(job.folder[-1]) / 10)) for trial, job in jobs]
+            return iter(scored if scored[0][0].name == "a" else scored[::-1])
+
+    search = Shuffled(tmp_path / "run")
+    search.create({"a": config, "b": config}, SearchOptions(None, trials=2, workers=1), [])
+    state = load_search(tmp_path / "run")
+    assert state.folds == 3
+    for trial in state.trials:
+        trial.steps = [2, 6]
+    search._stage(state, cast(Any, None))
+    assert state.trials[0].scores == state.trials[1].scores
+    assert state.trials[1].fold_scores == [0.1, 0.2, 0.3]
 
 
 def test_jobs_that_do_not_pause_are_killed_once_one_is_done() -> None:

@@ -8,6 +8,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +211,26 @@ def test_a_killed_worker_loses_no_finished_shard(
     assert len(list((tmp_path / "killed").glob(f"*/{WORK}/write-*.json"))) == 1
     expected = contents(tmp_path, "expected", tokenizers, data)
     assert contents(tmp_path, "killed", tokenizers, data) == expected
+
+
+WORKER = """
+import os, time
+from dragoman.data.workers import end_with_parent
+end_with_parent()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow  # starts two processes
+@pytest.mark.timeout(120)
+def test_a_worker_ends_in_the_middle_of_a_job_when_its_parent_is_killed() -> None:
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WORKER!r}])"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()  # the worker runs
+        parent.kill()
+        assert parent.stdout.read() == b""  # it has ended, or the test's limit ends an endless wait
 
 
 class DyingPool(WorkerPool):

@@ -30,14 +30,12 @@ from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run, resume_config, train
 from dragoman.runs.tasks import config
 from dragoman.training import trainer as loop
-from dragoman.training.checkpointer import BestWeights
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
-from dragoman.training.signals import Signals, Stopped, recorded_signals, stop_signals
-from dragoman.training.validation import Seq2SeqValidator
+from dragoman.training.signals import Stopped, recorded_signals, stop_signals
 from tests.processes import Command
 from tests.training.conftest import Configure
-from tests.training.kill_driver import CASES, STEPS, leftovers, result, table, write_config, write_pairs
+from tests.training.kill_driver import STEPS, leftovers, result, table, write_config, write_pairs
 
 ROOT = Path(dragoman.__file__).parents[1]
 
@@ -71,28 +69,6 @@ def test_random_kills_leave_no_trace() -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^kills: [3-9] kills in \d+ cases, 0 failures, \d+ s$", done.stdout, re.MULTILINE)
-
-
-def test_a_run_killed_in_its_first_validation_resumes_exactly(
-    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The best weights are written before the checkpoint of that step."""
-    content = table(pairs)
-    content["train"] |= {"steps": 6, "save_every": 100, "validate_every": 3, "decode": 2}
-    train(config.build(content), tmp_path / "straight")
-    keep = BestWeights.keep
-
-    def die(*given: Any) -> None:
-        keep(*given)
-        raise InterruptedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BestWeights, "keep", die)
-        with pytest.raises(InterruptedError):
-            train(config.build(content), tmp_path / "run")
-    assert list((tmp_path / "run" / "best").iterdir())
-    train(config.build(content), tmp_path / "run")
-    assert result(tmp_path / "run") == result(tmp_path / "straight")
 
 
 # The others take the same way through the trainer.
@@ -158,29 +134,6 @@ def interrupt_during(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, cal
     monkeypatch.setattr(owner, name, watched)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "recurrent")) for case in CASES]
-)
-def test_an_interruption_changes_no_bit(
-    case: str, configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Beside a checkpoint, at a validation, in it, in what is written after it, and at the end.
-    interrupt_during(monkeypatch, loop.Trainer, "_step", {1, 2, 9, 20, 39, 40})
-    interrupt_during(monkeypatch, Seq2SeqValidator, "measure", {1, 2, 7})
-    interrupt_during(monkeypatch, BestWeights, "keep", {2})
-    interrupt_during(monkeypatch, loop.Trainer, "_save", {3, 12})
-    stops = []
-    while True:
-        try:
-            train(configure(case=case), tmp_path / "run")
-            break
-        except Stopped as stopped:
-            stops.append((stopped.step, stopped.code))
-    assert len(stops) >= 10
-    assert stops.count((10, 143)) >= 2  # before the validation and after it
-    assert result(tmp_path / "run") == straight(case)
-
-
 def test_parts_of_the_corpus_with_their_own_vocabularies_resume_exactly(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,42 +168,6 @@ def test_parts_of_the_corpus_with_their_own_vocabularies_resume_exactly(
         with contextlib.suppress(Stopped):
             train(config, tmp_path / "run")
     assert result(tmp_path / "run") == result(tmp_path / "straight")
-
-
-def test_a_cut_validation_is_done_again_and_noted_once(
-    configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    interrupt_during(monkeypatch, Seq2SeqValidator, "measure", {1})
-    with pytest.raises(Stopped) as stopped:
-        train(configure(), run)
-    assert stopped.value.step == 10
-    assert not any("valid" in row for row in Run(run).metrics())
-
-    def killed(self: loop.Trainer) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as dying:  # when the line is written, but not the checkpoint that knows of it
-        dying.setattr(loop.Trainer, "_save", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(configure(), run)
-    assert [row["step"] for row in Run(run).metrics() if "valid" in row] == [10]
-    train(configure(), run)
-    assert [row["step"] for row in Run(run).metrics() if "valid" in row] == [10, 20, 30, 40]
-    assert result(run) == straight()
-
-
-def test_a_signal_before_any_step_saves_the_start(
-    configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "recorded_signals", lambda: contextlib.nullcontext(Signals(143)))
-        with pytest.raises(Stopped) as stopped:
-            train(configure(), tmp_path / "run")
-    assert stopped.value.step == 0
-    assert Checkpoints(tmp_path / "run").steps() == [0]
-    train(configure(), tmp_path / "run")
-    assert result(tmp_path / "run") == straight()
 
 
 def test_a_lost_terminal_ends_no_run_and_nohup_is_respected() -> None:
@@ -344,21 +261,6 @@ def test_more_steps_continue_a_run_that_stopped_early(
     said = io.StringIO()
     assert train(configure(*early, f"train.steps={STEPS + 10}"), tmp_path / "run", Display(said)).step == 12
     assert "the run had stopped early at step 8; train.steps is higher now, so it continues" in said.getvalue()
-
-
-def test_metrics_have_no_torn_or_doubled_line_after_a_kill(
-    configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupt_during(monkeypatch, loop.Trainer, "_step", {20})
-    with pytest.raises(Stopped):
-        train(configure(), tmp_path / "run")
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    with metrics.open("a") as file:  # as if it had gone on for a while and died in the middle of a line
-        file.write('{"step": 24, "loss": 1.0}\n{"step": 30, "valid": {"loss": 1.0}}\n{"step": 28, "lo')
-    train(configure(), tmp_path / "run")
-    assert result(tmp_path / "run") == straight()
-    steps = [("valid" in row, row["step"]) for row in map(json.loads, metrics.read_text().splitlines())]
-    assert len(steps) == len(set(steps))
 
 
 def test_the_configuration_is_never_half_written(

@@ -170,6 +170,8 @@ class Search:
                     self._finish(state, pool)
             except SearchStopped:
                 self._save(state)  # with the time that it has taken
+                if state.best:
+                    self.say(f"search: use the best so far: dragoman predict {self.folder / state.best} FILE")
                 raise
             self._place(state)
             state.done = True
@@ -350,14 +352,15 @@ class Search:
             for trial in waiting
             for job in self._jobs(state, trial, trial.steps[state.stage])
         ]
-        by_trial: dict[str, list[Outcome]] = {trial.name: [] for trial in waiting}
-        for trial, _, outcome in self._outcomes(pool, jobs, lambda: time.time() >= due, self._overdue(state)):
+        by_trial: dict[str, dict[str, Outcome]] = {trial.name: {} for trial in waiting}
+        for trial, job, outcome in self._outcomes(pool, jobs, lambda: time.time() >= due, self._overdue(state)):
             if outcome.error == OVERDUE:
                 continue
-            outcomes = by_trial[trial.name]
-            outcomes.append(outcome)
-            if len(outcomes) < state.folds:
+            by_trial[trial.name][job.folder] = outcome
+            if len(by_trial[trial.name]) < state.folds:
                 continue
+            # In the order of the folds: in that of their ends, the last bit of the mean would differ after a stop.
+            outcomes = [outcome for _, outcome in sorted(by_trial[trial.name].items())]
             trial.error = next((each.error for each in outcomes if each.error), "")
             trial.fold_scores = [each.score for each in outcomes]
             trial.scores.append(sum(trial.fold_scores) / len(outcomes))
@@ -476,7 +479,8 @@ class Search:
                 f"{trial.name} is under-trained: {trial.step:,} steps of {usual:,}, which would take about {needed}; "
                 "give --time more, or train without a search"
             )
-            state.note = f"{state.note}; {line}" if state.note else line
+            if line not in state.note:  # of a search that was stopped at its very end
+                state.note = f"{state.note}; {line}" if state.note else line
             self.say(f"search: {line}")
 
     def _train_to_end(

@@ -36,7 +36,7 @@ class Trial:
     steps: list[int] = field(default_factory=list)  # at the end of each stage; the last entry: trained to the end
     settings: list[str] = field(default_factory=list)  # overrides of the plan, the same in every stage
     scores: list[float] = field(default_factory=list)  # after each stage; higher is better
-    fold_scores: list[float] = field(default_factory=list)  # after the latest stage, in any order
+    fold_scores: list[float] = field(default_factory=list)  # after the latest stage
     step: int = 0
     seconds: float = 0.0  # of training
     parameters: int = 0
@@ -81,6 +81,7 @@ class SearchState:
     decoded: int = 0  # validation inputs that are decoded to score a trial
     note: str = ""  # why the winner is not the one with the best score; of an ensemble its score
     spent: float = 0.0  # seconds of the time that the search has taken so far
+    best: str = ""  # the run of the best trial that can predict already, as a path in the folder of the search
     format: int = FORMAT
 
     def surviving(self) -> list[Trial]:
@@ -113,6 +114,9 @@ class SearchState:
 
     def save(self, folder: Path) -> None:
         """Write search.json and leaderboard.md."""
+        ranked = [trial.name for trial in self.ranking() if not trial.error]
+        runs = [f"{TRIALS}/{name}{'-1' if self.folds > 1 else ''}" for name in ranked]
+        self.best = next((run for run in runs if (folder / run / "weights.safetensors").is_file()), "")
         write_text(folder / SEARCH, json.dumps(asdict(self), indent=1))
         head = leaderboard_head(self)
         rows = [head, ("---",) * len(head), *leaderboard_rows(self)]

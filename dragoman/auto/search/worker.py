@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,12 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.auto.trial import Outcome, outcome_of, state_of, train_trial
 from dragoman.base import DragomanError, RunError, brief, is_out_of_memory, plugins
-from dragoman.training import signals_wait
+from dragoman.training import Stopped, signals_wait
 
 if TYPE_CHECKING:
     from dragoman.training import TrainingState
 
 OVERDUE = "the time was over"
+RETRIES = 2  # further attempts at a job whose process was killed
 SAVING = 6.0  # seconds in which workers save a checkpoint when a search is stopped
 PAUSE = 20.0  # seconds of waiting for an outcome after which a search saves how long it has run
 
@@ -66,13 +68,12 @@ def run_job(job: Job) -> Outcome:
     import torch
 
     from dragoman.runs.tasks import load
-    from dragoman.training import Stopped
 
     torch.set_num_threads(job.threads)
     try:
         config = load(job.config, job.overrides)
         return retry_while_locked(partial(train_trial, config, Path(job.folder), None, job.metric, job.is_over))
-    except (DragomanError, Stopped) as error:
+    except DragomanError as error:
         return failure(f"{error}")
     except Exception as error:
         if not is_out_of_memory(error):
@@ -119,13 +120,15 @@ class Worker(NamedTuple):
 
 
 def serve(pipe: Connection[Any, Any], run: Callable[[Any], Any]) -> None:
-    """Do the jobs that come through a pipe, until the search closes it."""
+    """Do the jobs that come through a pipe, until the search closes it, or until somebody ends this process alone."""
     end_with_parent()
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError, Stopped):
         while True:
             job = pipe.recv()
             try:
                 answer = run(job)
+            except Stopped:  # no failure of the trial: it is saved, and the search gives it to another process
+                raise
             except Exception:
                 answer = RuntimeError(traceback.format_exc())
             pipe.send(answer)
@@ -165,7 +168,8 @@ class TrialPool:
         with signals_wait():
             self.idle = [worker for worker in self.idle if worker.process.is_alive()]
             worker = self.idle.pop() if self.idle else self._start()
-            worker.pipe.send(job)
+            with suppress(OSError):  # it has just been killed: `wait` finds the end of its pipe
+                worker.pipe.send(job)
             self.busy[worker.pipe] = worker, job
 
     def _start(self) -> Worker:
@@ -211,26 +215,29 @@ class TrialPool:
         """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins.
 
         A job whose process dies runs again when the others are done, alone: it may have had too little memory beside
-        them. From the time `overdue` on, jobs that still run are killed, once one has an outcome: fitting, loading and
-        validating cannot pause. Their outcome is the error OVERDUE. `waiting` is called now and then.
+        them. It goes on from its last checkpoint, and fails if its process has died too often. From the time `overdue`
+        on, jobs that still run are killed, once one has an outcome: fitting, loading and validating cannot pause. Their
+        outcome is the error OVERDUE. `waiting` is called now and then.
         """
-        queue, again = list(jobs)[::-1], list[Job]()
+        queue, again, deaths = list(jobs)[::-1], list[Job](), Counter[Job]()
         succeeded = alone = False
         while queue or again or self.busy:
             if not queue and not self.busy:
                 queue, again, alone = again, [], True
             while queue and len(self.busy) < (1 if alone else self.workers):
                 self.submit(queue.pop())
-            limit, beside = overdue - time.time() if succeeded else math.inf, len(self.busy) > 1
+            limit = overdue - time.time() if succeeded else math.inf
             ended = self.wait(min(limit, PAUSE))
             if not ended and limit <= PAUSE:
                 yield from ((job, failure(OVERDUE)) for job in (*self.kill(), *queue, *again))
                 return
             for job, outcome in ended:
-                if outcome is None and beside:
-                    again.append(job)
-                    continue
-                outcome = outcome or failure("its process was killed, perhaps for lack of memory")
+                if outcome is None:
+                    deaths[job] += 1
+                    if deaths[job] <= RETRIES:
+                        again.append(job)
+                        continue
+                    outcome = failure(f"its process was killed {deaths[job]} times, perhaps for lack of memory")
                 succeeded = succeeded or not outcome.error
                 yield job, outcome
             if not ended:

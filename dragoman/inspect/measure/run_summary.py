@@ -16,7 +16,15 @@ from dragoman.data import SourceReader
 from dragoman.inspect.options import InfoOptions
 from dragoman.inspect.views.figures import INK, check_plot_path, new_figure, save_plot
 from dragoman.inspect.views.layer_row import LayerRow, tensor_table
-from dragoman.runs import Run, current_version, import_record, list_versions, newest_state
+from dragoman.runs import (
+    Run,
+    best_trial,
+    current_version,
+    import_record,
+    is_unfinished_search,
+    list_versions,
+    newest_state,
+)
 from dragoman.runs.tasks import encoder_of, length_limit
 from dragoman.scoring import higher_is_better, metrics_by_name
 from dragoman.training import BestAverageConfig, LastAverageConfig, MovingAverageConfig, duration
@@ -28,16 +36,28 @@ class Information(dict[str, Any]):
     """What there is to know of a run, as plain values for JSON."""
 
     def show(self) -> None:
-        """Print it for a person, with the leaderboard of a run that a search made."""
-        print_run_information(self)
+        """Print it for a person, with the leaderboard of a search or of a run that a search made."""
+        if "best" in self:
+            use = f"use its best trial so far: dragoman predict {self['best']} FILE"
+            print(f"{self['run']}: a search that is not finished; it goes on with: dragoman train {self['run']}")
+            print(use if self["best"] else "none of its trials can be used yet")
+        else:
+            print_run_information(self)
+        if (Path(self["run"]) / "versions" / "work").is_dir():
+            print("\nan adaptation was stopped; it goes on with the same command again")
         leaderboard = Path(self["run"]) / "leaderboard.md"
         if leaderboard.is_file():
             print(f"\nsearch:\n{leaderboard.read_text(encoding='utf-8').rstrip()}")
 
 
 def info(run: str | Path, options: InfoOptions | None = None) -> Information:
-    """What there is to know of a run, as plain values for JSON; with `options.plot` also a picture of its training."""
+    """What there is to know of a run, as plain values for JSON; with `options.plot` also a picture of its training.
+
+    Of a search that is not finished: its folder, and the run of its best trial so far.
+    """
     options = options or InfoOptions()
+    if is_unfinished_search(Path(run)):
+        return Information(run=str(run), best=str(best_trial(Path(run)) or ""))
     opened = Run(run)
     if options.plot is not None:
         check_plot_path(options.plot)
