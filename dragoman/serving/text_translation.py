@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from dragoman.data import UNKNOWN, detect, same_language
 from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
 from dragoman.decoding.constraints import find_placeholders
-from dragoman.documents import Reading, localiser, open_document, translate_units
+from dragoman.documents import Document, Limits, Reading, localiser, open_document, translate_units
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import terminology_of
@@ -194,16 +193,21 @@ class TranslatedDocument(NamedTuple):
 
 async def translate_document(call: ServerCall, job: TranslationJob, name: str, data: bytes) -> TranslatedDocument:
     """A document with all units translated that have no translation yet."""
-    reading = Reading("" if job.source == AUTO else job.source, job.target)
-    document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)
-    texts = [unit.block.text for unit in document.units if not unit.translated]
-    text = " ".join(texts)
-    call.state.check_texts([text])
+    limits = Limits(call.state.limits.characters)
+    reading = Reading("" if job.source == AUTO else job.source, job.target, limits=limits)
+
+    def read() -> tuple[Document, str]:
+        document = open_document(PurePath(name).name or "file", data, reading)
+        text = " ".join(unit.block.text for unit in document.units if not unit.translated)
+        call.state.check_texts([text])
+        return document, text
+
+    document, text = await call.in_thread(read)
     source = detected_language(call.state, text, job)[0] if job.source == AUTO else job.source
     route = find_route(call.state, job, source)
     if route is None:
-        unchanged = await asyncio.to_thread(document.render, [None] * len(document.units))
-        return TranslatedDocument(unchanged, False, sum(map(len, texts)), 0)
+        unchanged = await call.in_thread(lambda: document.render([None] * len(document.units)))
+        return TranslatedDocument(unchanged, False, len(text), 0)
     model, tag = route
     terms = terminology_of(job.glossary)
     localise = None if call.state.config.keep_numbers else localiser(source, job.target)
