@@ -1,4 +1,6 @@
 from dragoman.documents.base import MAX_BYTES as MAX_BYTES
+from dragoman.documents.base import Document as Document
+from dragoman.documents.base import Limits as Limits
 from dragoman.documents.base import Reading as Reading
 from dragoman.documents.base import UnitTranslation as UnitTranslation
 from dragoman.documents.bilingual import QAOptions as QAOptions

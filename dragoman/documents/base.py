@@ -5,17 +5,41 @@ from __future__ import annotations
 import codecs
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from dragoman.base import DataError
+from dragoman.base import DataError, check_interrupted
 from dragoman.inference.segments import Block, unchanged
 
 if TYPE_CHECKING:
     from dragoman.inference import Finding
 
 MAX_BYTES = 1 << 28  # of a document, which is read whole
+
+
+MAX_MARKS = 20_000  # of a text
+_MARKS = "<*_`[]~$"  # where tags begin, and the marks of Markdown
+
+
+class Limits:
+    """Counts the texts of a document while it is read, and refuses a document with too many."""
+
+    def __init__(self, most: int = 0) -> None:  # texts, and marks or tags inside them; 0: any number
+        self.most, self.texts, self.marks = most, 0, 0
+
+    def add(self, text: str, start: int, end: int, place: str, marked: str = _MARKS) -> None:
+        """Count a text before it is cut into elements, which take hundreds of times the memory of their marks."""
+        check_interrupted()
+        marks = sum(text.count(mark, start, end) for mark in marked)
+        self.texts, self.marks = self.texts + 1, self.marks + marks
+        if marks > MAX_MARKS:
+            found = f"found {marks:,} marks or tags in one text"
+            raise DataError(f"document, {place}: {found}, expected at most {MAX_MARKS:,}")
+        for count, name in ((self.texts, "texts"), (self.marks, "marks or tags in texts")):
+            if self.most and count > self.most:
+                raise DataError(f"document: found more than {self.most:,} {name}; split the file")
 
 
 class Unit(NamedTuple):
@@ -61,12 +85,13 @@ class Reading:
     encoding: str = ""
     review: bool = True  # mark translations for review by a person, where the format can
     expected: tuple[str, str] = ("", "")  # languages of the run, where the caller has not said that others are right
+    limits: Limits = field(default_factory=Limits)
 
 
 class Document(ABC):
     """A file with units; `render` gives its bytes again, with some units translated."""
 
-    units: list[Unit]
+    units: Sequence[Unit]
     sources: Sequence[str] = ()  # codes of the languages that the file names for its texts
     targets: Sequence[str] = ()  # and for their translations
     marks_refused: ClassVar[bool] = False  # whether a unit can say that it has no translation yet
@@ -95,6 +120,7 @@ class TextDocument(Document):
     def __init__(self, data: bytes, reading: Reading, declared: str = "") -> None:
         self.reading = reading
         self.file = decode(data, reading.encoding or declared)
+        self.limits = reading.limits
         self.text = self.file.text
         self.units = []
 
@@ -128,32 +154,79 @@ def splice(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*parts, text[place:]])
 
 
+class Units(Sequence[Unit]):
+    """Units that are made when they are first asked for: a place in the text takes a tenth of the memory."""
+
+    def __init__(self, make: Callable[[int], Unit]) -> None:
+        self._make = make
+        self._made: list[Unit | None] = []
+
+    def add(self, unit: Unit | None = None) -> None:
+        """Add a unit, or one to be made."""
+        self._made.append(unit)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        made = self._made[index]
+        if made is None:
+            check_interrupted()
+            made = self._made[index] = self._make(index)
+        return made
+
+
 class PartsDocument(TextDocument):
     """A document in which each unit is one stretch of the text."""
 
+    marks = _MARKS  # what elements begin with
+
     def __init__(self, data: bytes, reading: Reading, declared: str = "") -> None:
         super().__init__(data, reading, declared)
-        self.spans: list[tuple[int, int]] = []  # of the units
+        self.units: Units = Units(self._unit)
+        self._starts, self._ends, self._lines = array("I"), array("I"), array("I")
         self._line, self._counted = 1, 0  # line of the character up to which lines were counted
 
-    def add(self, block: Block, start: int, end: int) -> None:
-        """Add the unit between two characters of the text; units come in order."""
+    def add(self, start: int, end: int, block: Block | None = None) -> None:
+        """Add the unit between two characters of the text; units come in order. Without a block `block_at` makes it."""
         self._line += self.text.count("\n", self._counted, start)
         self._counted = start
-        self.units.append(Unit(block, f"line {self._line}"))
-        self.spans.append((start, end))
+        place = f"line {self._line}"
+        self.limits.add(self.text, start, end, place, self.marks)
+        self.units.add(None if block is None else Unit(block, place))
+        self._starts.append(start)
+        self._ends.append(end)
+        self._lines.append(self._line)
+
+    def span(self, index: int) -> tuple[int, int]:
+        """The characters of a unit."""
+        return self._starts[index], self._ends[index]
+
+    def _unit(self, index: int) -> Unit:
+        return Unit(self.block_at(index, *self.span(index)), f"line {self._lines[index]}")
+
+    def block_at(self, index: int, start: int, end: int) -> Block:
+        """The block of the unit between two characters."""
+        raise NotImplementedError
 
     def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
-        yield Edit(*self.spans[index], output.markup)
+        yield Edit(*self.span(index), output.markup)
 
 
 class PlainDocument(PartsDocument):
     """The lines of a plain text; white space around them stays."""
 
+    marks = ""
+
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
         for match in re.finditer(r"[^\s](?:[^\r\n]*[^\s])?", self.text):
-            self.add(Block(match[0], escape=unchanged), *match.span())
+            self.add(*match.span())
+
+    def block_at(self, index: int, start: int, end: int) -> Block:
+        return Block(self.text[start:end], escape=unchanged)
 
 
 # --- encodings

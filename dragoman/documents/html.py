@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import bisect
 import html
+import re
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +24,7 @@ INLINE = tag_names(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark math nobr q rb rp rt rtc "
     "ruby s samp small span strike strong sub sup time tt u var wbr"
 )
+_FOREIGN = re.compile("<(?:svg|math)", re.IGNORECASE)
 # Code and what only says how its neighbour sounds: a translation has other sounds.
 COPIED = tag_names(
     "code kbd math noscript pre rp rt rtc samp script style svg template textarea var xmp iframe noembed noframes"
@@ -30,20 +33,21 @@ COPIED = tag_names(
 
 def tokens_of(page: str, xml: bool = False) -> list[Token]:
     """The page cut into tags, copied stretches and texts; their `raw` joined is the page."""
-    raw = html_tokens(page, xml)
-    ends = _element_ends(raw)
-    tokens: list[Token] = []
+    tokens = html_tokens(page, xml)
+    ends = _copied_ends(tokens)
+    if not ends:
+        return tokens
+    kept: list[Token] = []
     index = 0
-    while index < len(raw):
-        token = raw[index]
-        if index in ends and (token.name in COPIED or _stays(token)):
-            whole = "".join(part.raw for part in raw[index : ends[index] + 1])
-            tokens.append(Token("copied", token.name, whole))
+    while index < len(tokens):
+        if index in ends:
+            whole = "".join(part.raw for part in tokens[index : ends[index] + 1])
+            kept.append(Token("copied", tokens[index].name, whole))
             index = ends[index]
         else:
-            tokens.append(token)
+            kept.append(tokens[index])
         index += 1
-    return tokens
+    return kept
 
 
 def _stays(token: Token) -> bool:
@@ -68,15 +72,17 @@ def readable_attributes(token: Token) -> Iterator[tuple[int, int]]:
             yield attribute.start, attribute.end
 
 
-def _element_ends(tokens: Sequence[Token]) -> dict[int, int]:
-    """The index of the closing tag of every opening tag that has one."""
-    waiting: dict[str, list[int]] = {}
+def _copied_ends(tokens: Sequence[Token]) -> dict[int, int]:
+    """The index of the closing tag of every element that is copied."""
+    waiting: dict[str, array[int]] = {}
     ends: dict[int, int] = {}
     for index, token in enumerate(tokens):
         if token.kind == "open":
-            waiting.setdefault(token.name, []).append(index)
+            waiting.setdefault(token.name, array("I")).append(index)
         elif token.kind == "close" and waiting.get(token.name):
-            ends[waiting[token.name].pop()] = index
+            first = waiting[token.name].pop()
+            if token.name in COPIED or _stays(tokens[first]):
+                ends[first] = index
     return ends
 
 
@@ -102,12 +108,45 @@ def parse_blocks(page: str, xml: bool = False) -> list[Block | str]:
     return out
 
 
-def placed_blocks(page: str, xml: bool = False) -> Iterator[tuple[int, Block]]:
-    place = 0
-    for part in parse_blocks(page, xml):
-        if isinstance(part, Block):
-            yield place, part
-        place += len(part.raw if isinstance(part, Block) else part)
+class Stretch(NamedTuple):
+    """A stretch of a page that people read: a block, or the value of an attribute inside the tag at `tag`."""
+
+    start: int
+    end: int
+    tag: tuple[int, int] | None = None
+    block: Block | None = None  # that its characters alone do not give
+
+
+def stretches(page: str, xml: bool = False, attributes: bool = True) -> Iterator[Stretch]:
+    """The blocks of a page and the readable attributes of its tags, in order of their starts."""
+    foreign = _FOREIGN.search(page) is not None
+    waiting: list[Token] = []  # of a block
+    values: list[Stretch] = []  # of its tags
+    start = place = 0
+
+    def block() -> Iterator[Stretch]:
+        if any(token.kind == "text" and token.raw.strip() for token in waiting):
+            # Text of a <title> may look like a tag, and in SVG a slash closes one: read alone, both are different.
+            alone = not foreign and not any(token.kind == "text" and "<" in token.raw for token in waiting)
+            yield Stretch(start, place, None, None if alone else block_of(waiting, unescape_text))
+        yield from values
+
+    for token in tokens_of(page, xml):
+        inside = token.kind == "text" or token.name in INLINE or (token.kind == "copied" and not token.name)
+        if not inside or not waiting:
+            yield from block()
+            waiting, values, start = [], [], place
+        if inside:
+            waiting.append(token)
+        for first, last in readable_attributes(token) if attributes else ():
+            values.append(Stretch(place + first, place + last, (place, place + len(token.raw))))
+        place += len(token.raw)
+    yield from block()
+
+
+def block_of_stretch(raw: str, xml: bool = False) -> Block:
+    """The block of a stretch of a page that is one by itself."""
+    return block_of(tokens_of(raw, xml), unescape_text)
 
 
 def relabelled(page: str, language: str, xml: bool = False) -> str:
@@ -143,37 +182,33 @@ class HTMLDocument(PartsDocument):
         # Browsers read a page that names no encoding as windows-1252: what is not ASCII is written as references.
         unnamed = "ascii" if data.isascii() and not self.xml else ""
         super().__init__(data, reading, declared_encoding(data) or unnamed)
-        parts = [(start, start + len(block.raw), block) for start, block in placed_blocks(self.text, self.xml)]
-        values: dict[int, tuple[int, int]] = {}  # start of a value → the tag that it is in
-        place = 0
-        for token in tokens_of(self.text, self.xml):
-            for start, end in readable_attributes(token):
-                value = token.raw[start:end]
-                block = Block(unescape_attribute(value), escape=html.escape, raw=value)
-                parts.append((place + start, place + end, block))
-                values[place + start] = (place, place + len(token.raw))
-            place += len(token.raw)
         self.tags: dict[int, ReadableTag] = {}  # by their starts
-        for index, (start, end, block) in enumerate(sorted(parts, key=lambda part: part[:2])):
-            self.add(block, start, end)
-            if start in values:
-                first, last = values[start]
+        self._values = set[int]()  # units that are values of attributes
+        for stretch in stretches(self.text, self.xml):
+            if stretch.tag is not None:
+                first, last = stretch.tag
                 tag = self.tags.setdefault(first, ReadableTag(last, {}))
-                tag.attributes[index] = (start - first, end - first)
+                tag.attributes[len(self.units)] = (stretch.start - first, stretch.end - first)
+                self._values.add(len(self.units))
+            self.add(stretch.start, stretch.end, stretch.block)
+
+    def block_at(self, index: int, start: int, end: int) -> Block:
+        raw = self.text[start:end]
+        if index in self._values:
+            return Block(unescape_attribute(raw), escape=html.escape, raw=raw)
+        return block_of_stretch(raw, self.xml)
 
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         changed: dict[int, str] = {}  # start of a tag → the tag with the translations of its attributes
-        attributes = set[int]()  # units
         for start, tag in self.tags.items():
-            attributes.update(tag.attributes)
             translations = ((place, outputs[index]) for index, place in tag.attributes.items())
             if edits := [Edit(*place, output.markup) for place, output in translations if output is not None]:
                 changed[start] = splice(self.text[start : tag.end], edits)
         starts, edits = sorted(changed), []
         for index, output in enumerate(outputs):
-            if output is None or index in attributes:
+            if output is None or index in self._values:
                 continue
-            start, end = self.spans[index]
+            start, end = self.span(index)
             # A tag inside a translated block is wherever the block has it now.
             inside = starts[bisect.bisect_left(starts, start) : bisect.bisect_left(starts, end)]
             new_tags = {self.text[tag : self.tags[tag].end]: changed.pop(tag) for tag in inside}

@@ -12,6 +12,7 @@ import string
 from html.entities import html5
 from typing import NamedTuple
 
+from dragoman.base import check_interrupted
 from dragoman.inference.segments import Token
 
 _SPACE = r"\t\n\f\r "
@@ -41,6 +42,7 @@ def tag_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+SHARED = 1_000  # characters of a token, and tokens
 REFERABLE = frozenset({"title", "textarea"})  # text in which references count; that of the others is copied
 VOID = tag_names("area base br col embed hr img input link meta param source track wbr")
 # In SVG and MathML no element has raw text; these lead back to HTML, from inside and by breaking out.
@@ -130,13 +132,16 @@ def html_tokens(page: str, xml: bool = False) -> list[Token]:
     The text of scripts and styles has the kind `copied` and the name `#raw`.
     """
     tokens: list[Token] = []
+    shared: dict[Token, Token] = {}  # equal tokens are one
     foreign = _Foreign()
     start = place = 0  # of the text that is not yet a token, and of the search
 
     def add(token: Token, begin: int) -> None:
-        if begin > start:
-            tokens.append(Token("text", "", page[start:begin]))
-        tokens.append(token)
+        for one in (Token("text", "", page[start:begin]), token) if begin > start else (token,):
+            tokens.append(shared.setdefault(one, one) if len(one.raw) < SHARED else one)
+        if len(shared) > SHARED or not len(tokens) % SHARED:
+            check_interrupted()
+            shared.clear()
 
     while (place := page.find("<", place)) >= 0:
         follows = page[place + 1 : place + 3]

@@ -6,13 +6,17 @@ import html
 import re
 import textwrap
 import unicodedata
+from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import NamedTuple
 
+from dragoman.base import check_interrupted
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
-from dragoman.documents.html import placed_blocks
+from dragoman.documents.html import block_of_stretch, stretches
 from dragoman.documents.html_tokens import VOID
 from dragoman.inference.segments import Block, Token, block_of
 
@@ -50,16 +54,14 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _INDENT = re.compile(r"[ \t]*")
 
 
-@dataclass
-class _Line:
-    start: int
+class _Line(NamedTuple):
+    """A line of a paragraph."""
+
     prefix: str
     body: str  # without prefix and line break
 
-    @property
-    def span(self) -> tuple[int, int]:
-        begin = self.start + len(self.prefix)
-        return begin, begin + len(self.body.rstrip())
+
+PARAGRAPH, CELL, HTML = range(3)  # what a unit is
 
 
 class MarkdownDocument(PartsDocument):
@@ -67,16 +69,17 @@ class MarkdownDocument(PartsDocument):
 
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
-        self.wrapped: list[tuple[int, str]] = []  # width of each unit (0: one line) and prefix of its further lines
-        self._paragraph: list[_Line] = []
+        self._kinds = array("B")  # of the units
+        self._heads = array("I")  # where the line begins that a unit begins in
+        self._head, self._start, self._end, self._quotes = -1, 0, 0, 0  # of the paragraph that is read; -1: none is
         place, fence = 0, ""
-        lines = _LINE.findall(self.text)
         self.labels = {label_of(match[1]) for match in DEFINITION.finditer(self.text)}
-        matter = bool(lines) and lines[0].strip() == "---" and any(line.strip() in ("---", "...") for line in lines[1:])
+        matter = self._has_front_matter()
         html: int | None = None  # where a block of HTML began
         ending: re.Pattern[str] | None = None  # what ends it
         blank, depth = True, 0  # whether the line before was blank; how far the text of a list item is indented
-        for number, line in enumerate([*lines, ""]):
+        for number, (line, following) in enumerate(pairwise(chain(self._lines_from(0), ("", "")))):
+            check_interrupted()
             body = line.rstrip("\r\n")
             indent = len(_INDENT.match(body)[0].expandtabs(4))  # type: ignore[index]
             if matter:
@@ -99,12 +102,12 @@ class MarkdownDocument(PartsDocument):
                 if ending and ending.search(body):
                     self._add_html(html, place + len(line))
                     html = None
-            elif blank and indent >= depth + 4 and not self._paragraph:
+            elif blank and indent >= depth + 4 and self._head < 0:
                 pass  # code
             elif _NO_TEXT.match(body):
                 self._flush()
             else:
-                self._read(place, body, lines[number + 1 : number + 2])
+                self._read(place, body, following)
                 if item := _ITEM.match(body):
                     depth = len(item[0].expandtabs(4))
                 elif indent < depth and blank:
@@ -117,68 +120,112 @@ class MarkdownDocument(PartsDocument):
 
     def _html_block(self, body: str) -> tuple[re.Pattern[str] | None] | None:
         """What ends the block of HTML that begins with a line; None: none begins."""
-        for begin, end in _HTML_ENDS[: -1 if self._paragraph else None]:  # a lone inline tag interrupts no paragraph
+        for begin, end in _HTML_ENDS[: -1 if self._head >= 0 else None]:  # a lone inline tag interrupts no paragraph
             if begin.match(body):
                 return (end,)
         return None
 
-    def _read(self, place: int, body: str, following: list[str]) -> None:
-        prefix = _PREFIX.match(body)[0]  # type: ignore[index]
-        if footnote := _FOOTNOTE.match(body, len(prefix)):
-            prefix += footnote[0]
-        line = _Line(place, prefix, body[len(prefix) :])
-        ruled = bool(following) and "|" in body and _NO_TEXT.match(following[0]) is not None and "-" in following[0]
+    def _lines_from(self, start: int) -> Iterator[str]:
+        return (match[0] for match in _LINE.finditer(self.text, start))
+
+    def _has_front_matter(self) -> bool:
+        lines = self._lines_from(0)
+        return next(lines, "").strip() == "---" and any(line.strip() in ("---", "...") for line in lines)
+
+    def _read(self, place: int, body: str, following: str) -> None:
+        prefix = prefix_of(body)
+        ruled = "|" in body and "-" in following and _NO_TEXT.match(following) is not None
         if ruled or (body.lstrip().startswith("|") and body.rstrip().endswith("|")):
             self._flush()
             self._add_row(place, body)
             return
         heading = prefix.rstrip().endswith("#") and "#" in prefix
-        deeper = self._paragraph and prefix.count(">") > self._paragraph[-1].prefix.count(">")
-        if prefix.strip(" \t>") or heading or deeper:
+        if prefix.strip(" \t>") or heading or (self._head >= 0 and prefix.count(">") > self._quotes):
             self._flush()
-        self._paragraph.append(line)
+        text = body[len(prefix) :]
         if heading:
-            line.body = re.sub(r"[ \t]+#+[ \t]*$", "", line.body)
-        if heading or body.endswith(("  ", "\\")):  # a hard line break
-            line.body = line.body.removesuffix("\\")
+            text = re.sub(r"[ \t]+#+[ \t]*$", "", text)
+        broken = body.endswith(("  ", "\\"))  # a hard line break
+        if heading or broken:
+            text = text.removesuffix("\\")
+        begin = place + len(prefix)
+        if self._head < 0:
+            self._head, self._start = place, begin
+        if text.strip():
+            self._end = begin + len(text.rstrip())
+        self._quotes = prefix.count(">")
+        if heading or broken:
             self._flush()
 
     def _flush(self) -> None:
         """End the paragraph that is read."""
-        lines, self._paragraph = self._paragraph, []
-        if not any(line.body.strip() for line in lines):
-            return
-        text = " ".join(line.body.strip() for line in lines)
-        width = 0 if len(lines) == 1 else max(len(line.prefix + line.body.rstrip()) for line in lines)
-        further = lines[1].prefix if len(lines) > 1 else ""
-        indent = len(lines[0].prefix)
-        self.wrapped.append((width - min(indent, width // 2), further) if width else (0, ""))
-        self.add(inline_markdown(text, self.labels), lines[0].span[0], lines[-1].span[1])
+        if self._end:
+            self._add(PARAGRAPH, self._start, self._end, self._head)
+        self._head, self._start, self._end, self._quotes = -1, 0, 0, 0
+
+    def _add(self, kind: int, start: int, end: int, head: int = 0, block: Block | None = None) -> None:
+        self._kinds.append(kind)
+        self._heads.append(head)
+        self.add(start, end, block)
 
     def _add_row(self, place: int, row: str) -> None:
         for match in re.finditer(r"(?:\\.|`[^`]*`|[^|\\])+", row):
             if cell := match[0].strip():
                 start = place + match.start() + match[0].index(cell)
-                self.wrapped.append((0, ""))
-                self.add(inline_markdown(cell, self.labels, True), start, start + len(cell))
+                self._add(CELL, start, start + len(cell))
 
     def _add_html(self, start: int, end: int) -> None:
-        for place, block in placed_blocks(self.text[start:end]):
-            self.wrapped.append((0, ""))
-            self.add(block, start + place, start + place + len(block.raw))
+        for stretch in stretches(self.text[start:end], attributes=False):
+            self._add(HTML, start + stretch.start, start + stretch.end, block=stretch.block)
+
+    def block_at(self, index: int, start: int, end: int) -> Block:
+        if self._kinds[index] == HTML:
+            return block_of_stretch(self.text[start:end])
+        if self._kinds[index] == CELL:
+            return inline_markdown(self.text[start:end], self.labels, True)
+        text = " ".join(line.body.strip() for line in self._lines_of(index))
+        return inline_markdown(text, self.labels)
+
+    def _lines_of(self, index: int) -> list[_Line]:
+        """The lines of a paragraph."""
+        place, (_, end) = self._heads[index], self.span(index)
+        lines: list[_Line] = []
+        for line in self._lines_from(place):
+            body = line.rstrip("\r\n")
+            prefix = prefix_of(body)
+            lines.append(_Line(prefix, body[len(prefix) : max(len(prefix), end - place)]))
+            place += len(line)
+            if place >= end:
+                break
+        return lines
+
+    def _wrapped(self, index: int) -> tuple[int, str]:
+        """The width of a unit (0: one line) and the prefix of its further lines."""
+        lines = self._lines_of(index) if self._kinds[index] == PARAGRAPH else []
+        if len(lines) < 2:
+            return 0, ""
+        width = max(len(line.prefix + line.body.rstrip()) for line in lines)
+        return width - min(len(lines[0].prefix), width // 2), lines[1].prefix
 
     def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
-        width, prefix = self.wrapped[index]
-        start, end = self.spans[index]
         block = self.units[index].block
         if output.text == block.text:
             return
+        width, prefix = self._wrapped(index)
+        start, end = self.span(index)
         markup = output.markup
         if (begin := _STARTS.match(markup)) and not _STARTS.match(block.raw):
             mark = re.search(r"[.)]|[^\d\s]", begin[0])
             markup = markup[: mark.start()] + "\\" + markup[mark.start() :] if mark else markup
         ending = "\r\n" if "\r\n" in self.text[start : end + 2] else "\n"
         yield Edit(start, end, (ending + prefix).join(wrapped_lines(markup, width)) if width else markup)
+
+
+def prefix_of(body: str) -> str:
+    """What stands before the text of a line: quotes, a mark of a list, a heading or a footnote."""
+    prefix = _PREFIX.match(body)[0]  # type: ignore[index]
+    footnote = _FOOTNOTE.match(body, len(prefix))
+    return prefix + footnote[0] if footnote else prefix
 
 
 def wrapped_lines(text: str, width: int) -> list[str]:
@@ -249,21 +296,22 @@ def inline_markdown(text: str, labels: Collection[str] = (), cell: bool = False)
 
     `labels` are those with an address in the file: [label] alone is a link then.
     """
-    tokens = _Inline(text, labels).tokens
-    tags = Counter(token.raw for token in tokens if token.kind != "text")
 
     def reads_as_meant(markup: str, output: str, left_out: Sequence[str]) -> bool:
+        tags = Counter(token.raw for token in _Inline(text, labels).tokens if token.kind != "text")
         again = _Inline(markup, labels).tokens
         read = "".join(unescape_markdown(token.raw) for token in again if token.kind == "text")
         kept = tags - Counter(left_out)
         return kept == Counter(token.raw for token in again if token.kind != "text") and read.split() == output.split()
 
-    block = block_of(tokens, unescape_markdown, escape_cell if cell else escape_markdown, filled="*_~")
+    block = block_of(
+        _Inline(text, labels).tokens, unescape_markdown, escape_cell if cell else escape_markdown, filled="*_~"
+    )
     block.check, block.careful = reads_as_meant, escape_punctuation
     return block
 
 
-@dataclass
+@dataclass(slots=True)
 class _Run:
     """Marks of emphasis: some close what came before, some open what follows, the others are text."""
 

@@ -121,4 +121,4 @@ class OpenDocument(PackageDocument):
         kinds = dict.fromkeys(("text:p", "text:h"), TextParagraph)
         for name in ("content.xml", "styles.xml"):
             if name in self.package:
-                self.add(name, PackagePart(name, self.package.read(name), kinds, SKIPPED))
+                self.add(name, PackagePart(name, self.package.read(name), kinds, reading.limits, SKIPPED))

@@ -70,7 +70,7 @@ class OfficeDocument(PackageDocument):
             kind = types.get(name)
             if self.names.fullmatch(name) if kind is None else self.kinds.search(kind):
                 masters = "slideMaster" in name or "slideLayout" in name
-                self.add(name, PackagePart(name, self.package.read(name), paragraphs, masters=masters))
+                self.add(name, PackagePart(name, self.package.read(name), paragraphs, reading.limits, masters=masters))
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

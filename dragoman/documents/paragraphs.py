@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dragoman.base import DataError
-from dragoman.documents.base import Document, Unit, UnitTranslation, declared_encoding, decode
+from dragoman.documents.base import Document, Limits, Unit, UnitTranslation, declared_encoding, decode
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLToken, attributes_of, check_xml, element_ends, local, unescape_xml, xml_tokens
 from dragoman.inference.segments import Block, Token, block_of, escape_text
@@ -158,7 +158,9 @@ Kinds = Mapping[str, type[Paragraph]]  # by the names of their tags
 class PackagePart(Document):
     """An XML file of a package."""
 
-    def __init__(self, name: str, data: bytes, kinds: Kinds, skip: Collection[str] = (), masters: bool = False) -> None:
+    def __init__(
+        self, name: str, data: bytes, kinds: Kinds, limits: Limits, skip: Collection[str] = (), masters: bool = False
+    ) -> None:
         self.name, self.kinds = f"document, {name}", kinds
         self.file = decode(data, declared_encoding(data))
         self.text = self.file.text
@@ -184,6 +186,7 @@ class PackagePart(Document):
                 # Word writes a text box twice, for itself and for older programs: one unit, so that both agree.
                 self._paragraphs.append(paragraph._replace(first=known.first, units=known.units))
                 continue
+            limits.add(self.text, start, end, f"paragraph {number}", "")
             _, segments, after = self._parse(paragraph)
             blocks = [segment.block for segment in segments if segment.block is not None]
             paragraph = paragraph._replace(first=len(self.units), units=len(blocks))

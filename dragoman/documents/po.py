@@ -62,6 +62,8 @@ class _Entry:
 class PODocument(TextDocument):
     """A unit for every message, and one for every plural form of it."""
 
+    units: list[Unit]
+
     marks_refused = True
 
     def __init__(self, data: bytes, reading: Reading) -> None:
@@ -156,6 +158,7 @@ class PODocument(TextDocument):
                 continue
             target = entry.fields.get(name)
             translated = target is not None and bool(target.text) and not self._fuzzy(entry)
+            self.limits.add(source.text, 0, len(source.text), f"line {entry.line}", "")
             entry.units.append(len(self.units))
             self.units.append(Unit(Block(source.text, escape=unchanged), f"line {entry.line}", translated))
             self.places.append((target or last, "" if target else name, source.text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -55,10 +55,8 @@ class SRTDocument(PartsDocument):
 
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
-        self.groups: list[list[_Group]] = []  # of each cue
-        self.after: list[list[str]] = []  # what stands between the groups of each cue
-        for cue in self._cues():
-            self._add_cue(cue)
+        for start, end in self._cues():
+            self.add(start, end)
         lines = [match[1] for match in _LINE.finditer(self.text)]
         if not (self.units or self._may_be_empty() or any(map(_TIMING.match, lines))):
             first = next((number for number, line in enumerate(lines, 1) if not _NUMBER.fullmatch(line or "0")), 1)
@@ -67,22 +65,27 @@ class SRTDocument(PartsDocument):
                 "expected cues, each with a line such as 00:00:01,000 --> 00:00:02,500"
             )
 
-    def _cues(self) -> Iterator[list[tuple[int, int]]]:
-        """The spans of the lines of each cue that have text."""
-        cue: list[tuple[int, int]] | None = None
+    def _cues(self) -> Iterator[tuple[int, int]]:
+        """Where the text of each cue begins and ends."""
+        reading, first = False, -1  # whether text of a cue may follow; where the text began
+        last = end = before = 0  # where the last line begins and ends, and where the line before it ended
         for match in _LINE.finditer(self.text):
-            line, (start, end) = match[1], match.span(1)
+            line = match[1]
             timing = self._is_timing(line)
-            if timing and cue and _NUMBER.fullmatch(self.text, *cue[-1]):  # of the next cue, after no blank line
-                cue.pop()
+            if (
+                timing and first >= 0 and _NUMBER.fullmatch(self.text, last, end)
+            ):  # of the next cue, after no blank line
+                first, end = first if last > first else -1, before
             if timing or not self._is_text(line):
-                if cue:
-                    yield cue
-                cue = [] if _TIMING.match(line) else None
-            elif cue is not None and line.strip():
-                cue.append((start + len(line) - len(line.lstrip()), end - len(line) + len(line.rstrip())))
-        if cue:
-            yield cue
+                if first >= 0:
+                    yield first, end
+                reading, first = _TIMING.match(line) is not None, -1
+            elif reading and (text := line.strip()):
+                last, before = match.start() + line.index(text), end
+                end = last + len(text)
+                first = last if first < 0 else first
+        if first >= 0:
+            yield first, end
 
     def _may_be_empty(self) -> bool:
         """Whether a file without cues is a valid one."""
@@ -94,22 +97,27 @@ class SRTDocument(PartsDocument):
     def _is_text(self, line: str) -> bool:
         return bool(line.strip())
 
-    def _add_cue(self, cue: Sequence[tuple[int, int]]) -> None:
+    def _groups(self, start: int, end: int) -> tuple[list[_Group], list[str]]:
+        """The lines of the cue between two characters in groups, and what stands between the groups."""
         groups: list[_Group] = []
         after: list[str] = []
-        for index, (start, end) in enumerate(cue):
-            line = self.text[start:end]
-            between = self.text[cue[index - 1][1] : start] if index else ""
-            if index and not _DIALOGUE.match(line):
+        place = start  # the end of the line before
+        for match in _LINE.finditer(self.text, start, end):
+            if not (line := match[1].strip()):
+                continue
+            first = match.start(1) + match[1].index(line)
+            between, place = self.text[place:first], first + len(line)
+            if groups and not _DIALOGUE.match(line):
                 groups[-1].lines.append(line)
                 groups[-1].between.append(between)
             else:
-                after += [between] * bool(index)
+                after += [between] * bool(groups)
                 groups.append(_Group([line], []))
-        raw = "\n".join(group.text for group in groups)
-        self.add(block_of(self._tokens(raw), self.unescape, self.escape_of(raw)), cue[0][0], cue[-1][1])
-        self.groups.append(groups)
-        self.after.append(after)
+        return groups, after
+
+    def block_at(self, index: int, start: int, end: int) -> Block:
+        raw = "\n".join(group.text for group in self._groups(start, end)[0])
+        return block_of(self._tokens(raw), self.unescape, self.escape_of(raw))
 
     def _tokens(self, raw: str) -> Iterator[Token]:
         place = 0
@@ -126,7 +134,7 @@ class SRTDocument(PartsDocument):
             yield Token("text", "", raw[place:])
 
     def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
-        groups, after = self.groups[index], self.after[index]
+        groups, after = self._groups(*self.span(index))
         texts = output.markup.split("\n")
         if len(texts) != len(groups):  # the model wrote a line break of its own
             whole = _Group([line for group in groups for line in group.lines], [])
@@ -136,7 +144,7 @@ class SRTDocument(PartsDocument):
         parts = []
         for number, (group, text) in enumerate(zip(groups, texts, strict=True)):
             parts += [cut_lines(text, group), *after[number : number + 1]]
-        yield Edit(*self.spans[index], "".join(parts))
+        yield Edit(*self.span(index), "".join(parts))
 
 
 class WebVTTDocument(SRTDocument):

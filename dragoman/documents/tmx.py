@@ -30,6 +30,8 @@ class _Variant:
 class TMXDocument(XMLDocument):
     """A unit for every <tu> with a variant in the source language."""
 
+    units: list[Unit]
+
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
         self.header = ""
@@ -45,6 +47,8 @@ class TMXDocument(XMLDocument):
             if first is None or len(first.segment) < 3:
                 continue
             content = self.text[other.segment[0].end : other.segment[-1].start] if other and other.segment else ""
+            inside = first.segment[0].end, first.segment[-1].start
+            self.limits.add(self.text, *inside, f"unit {number}", "<")
             source_content = content_of(self.text, first.segment[1:-1], AROUND, len(self.units))
             self.places.append((first, other, source_content))
             done = bool(content.strip())

@@ -59,6 +59,8 @@ def _line(finding: Finding) -> str:
 class XLIFFDocument(XMLDocument):
     """Units for every <trans-unit> (1.2) or <segment> (2.x) that may be translated."""
 
+    units: list[Unit]
+
     marks_refused = True
 
     def __init__(self, data: bytes, reading: Reading) -> None:
@@ -79,7 +81,7 @@ class XLIFFDocument(XMLDocument):
         for segment in self.segments:
             self._add(segment)
 
-    def _read(self, tokens: list[XMLToken]) -> None:
+    def _read(self, tokens: Sequence[XMLToken]) -> None:
         """Find the segments that may be translated, the tags that name languages, and matches."""
         ends = element_ends(tokens)
         inherited = [(True, False)]  # of each open element: whether its content is translated, whether it keeps spaces
@@ -122,7 +124,7 @@ class XLIFFDocument(XMLDocument):
                     if self._fill(segment, tokens, index + 1, ends):
                         self.segments.append(segment)
 
-    def _fill(self, segment: _Segment, tokens: list[XMLToken], index: int, ends: dict[int, int]) -> bool:
+    def _fill(self, segment: _Segment, tokens: Sequence[XMLToken], index: int, ends: dict[int, int]) -> bool:
         """Find source and target among the children of a segment; returns whether there is text to translate."""
         fields = {"source": "sources", "target": "targets", "seg-source": "segmented"}
         while tokens[index].kind != "close":
@@ -154,6 +156,7 @@ class XLIFFDocument(XMLDocument):
         whole = segment.segmented if marked else segment.sources
         place = whole[0].end
         for mid, tokens in marked or [("", segment.sources)]:
+            self.limits.add(self.text, tokens[0].end, tokens[-1].start, segment.location, "<")
             content = content_of(self.text, tokens[1:-1], AROUND, len(self.units), preserve)
             content.existing = existing.get(mid, "")
             done = bool(content.existing.strip()) and state not in UNTRANSLATED

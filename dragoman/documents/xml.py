@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dragoman.base import DataError
+from dragoman.base import DataError, check_interrupted
 from dragoman.data.readers import SafeParser
 from dragoman.documents.base import Reading, TextDocument, declared_encoding, decode
 
@@ -72,6 +73,37 @@ def xml_tokens(text: str, name: str) -> Iterator[XMLToken]:
         yield XMLToken("text", "", place, len(text))
 
 
+KINDS = ("open", "close", "empty", "text", "cdata", "other")
+
+
+class XMLTokens(Sequence[XMLToken]):
+    """All tokens of a checked document; each takes nine bytes until it is asked for."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._starts, self._kinds, self._names = array("I"), array("B"), array("I")
+        numbers: dict[str, int] = {}  # of names
+        for number, token in enumerate(xml_tokens(text, name)):
+            if not number % 1_000:
+                check_interrupted()
+            self._starts.append(token.start)
+            self._kinds.append(KINDS.index(token.kind))
+            self._names.append(numbers.setdefault(token.name, len(numbers)))
+        self._starts.append(len(text))
+        self._known = list(numbers)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        kind, name = KINDS[self._kinds[index]], self._known[self._names[index]]
+        return XMLToken(kind, name, self._starts[index], self._starts[index + 1])
+
+
 class _HasKind(Protocol):
     @property
     def kind(self) -> str: ...
@@ -132,7 +164,7 @@ class XMLDocument(TextDocument):
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading, declared_encoding(data))
         check_xml(self.text, "document")
-        self.tokens = list(xml_tokens(self.text, "document"))
+        self.tokens: Sequence[XMLToken] = XMLTokens(self.text, "document")
 
     def raw(self, token: XMLToken) -> str:
         return self.text[token.start : token.end]

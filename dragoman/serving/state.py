@@ -22,6 +22,7 @@ from dragoman.serving.store import Store
 
 T = TypeVar("T")
 CALL = "dragoman.call"  # key of a request's scope
+LONG = 4_000  # characters
 MAX_INSPECTIONS = 4  # at work or waiting
 
 
@@ -58,6 +59,7 @@ class ServerState:
         ]  # fmt: skip
         self.streams = ThreadPoolExecutor(config.limits.streams, "dragoman-stream")
         self.inspections = ThreadPoolExecutor(1, "dragoman-inspect")
+        self.readers = ThreadPoolExecutor(4, "dragoman-read")  # of documents and long texts
         self.inspecting = 0  # at work or waiting, also for clients that have left
         self.streaming = 0
         self.calls: set[ServerCall] = set()  # requests without a whole answer
@@ -106,6 +108,7 @@ class ServerState:
             batcher.stop(max(0.0, deadline - time.monotonic()))
         self.streams.shutdown(wait=False, cancel_futures=True)
         self.inspections.shutdown(wait=False, cancel_futures=True)
+        self.readers.shutdown(wait=False, cancel_futures=True)
         self.store.close()
 
 
@@ -216,18 +219,29 @@ class ServerCall:
         if state.inspecting >= MAX_INSPECTIONS:
             raise Busy(5.0)
         state.inspecting += 1
-        given_up = threading.Event()
-
-        def inspect() -> T:
-            with interruptible(given_up.is_set):
-                return look()
 
         def inspected() -> None:
             state.inspecting -= 1
 
-        task = state.inspections.submit(inspect)
+        return await self.in_thread(look, state.inspections, inspected)
+
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
+        """The result of work on texts, or on a file (None); in a thread if they are long, while others are answered."""
+        return await self.in_thread(work) if texts is None or sum(map(len, texts)) > LONG else work()
+
+    async def in_thread(
+        self, work: Callable[[], T], pool: ThreadPoolExecutor | None = None, ended: Callable[[], None] = lambda: None
+    ) -> T:
+        """The result of some work in a thread, which stops at its next step once nobody needs it any more."""
+        given_up = threading.Event()
+
+        def watched() -> T:
+            with interruptible(given_up.is_set):
+                return work()
+
+        task = (pool or self.state.readers).submit(watched)
         loop = asyncio.get_running_loop()
-        task.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(inspected))
+        task.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(ended))
         try:
             return await self.finish(asyncio.wrap_future(task))
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from dragoman.base import ConfigError
 from dragoman.data import UNKNOWN, detect, find_placeholders, normal_code, same_language
 from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
-from dragoman.documents import Reading, open_document, translate_units
+from dragoman.documents import Document, Limits, Reading, open_document, translate_units
 from dragoman.inference import checker, localiser
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
@@ -195,17 +194,22 @@ class TranslatedDocument(NamedTuple):
 async def translate_document(call: ServerCall, job: TranslationJob, name: str, data: bytes) -> TranslatedDocument:
     """A document with all units translated that have no translation yet."""
     given = "" if job.source == AUTO else job.source
-    reading = Reading(given, job.target, expected=(given, job.target))
-    document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)
-    texts = [unit.block.text for unit in document.units if not unit.translated]
-    text = " ".join(texts)
-    call.state.check_texts([text])
+    limits = Limits(call.state.limits.characters)
+    reading = Reading(given, job.target, expected=(given, job.target), limits=limits)
+
+    def read() -> tuple[Document, str]:
+        document = open_document(PurePath(name).name or "file", data, reading)
+        text = " ".join(unit.block.text for unit in document.units if not unit.translated)
+        call.state.check_texts([text])
+        return document, text
+
+    document, text = await call.in_thread(read)
     named = {code for code in map(normal_code, document.sources) if code}
     source = given or (named.pop() if len(named) == 1 else detected_language(call.state, text, job)[0])
     route = find_route(call.state, job, source)
     if route is None:
-        unchanged = await asyncio.to_thread(document.render, [None] * len(document.units))
-        return TranslatedDocument(unchanged, False, sum(map(len, texts)), 0)
+        unchanged = await call.in_thread(lambda: document.render([None] * len(document.units)))
+        return TranslatedDocument(unchanged, False, len(text), 0)
     model, tag = route
     terms = terminology_of(job.glossary)
     localise = None if call.state.config.keep_numbers else localiser(source, job.target)

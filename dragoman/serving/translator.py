@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +19,6 @@ from dragoman.serving.options import InputBuilder
 from dragoman.serving.state import ServerCall
 
 T = TypeVar("T")
-LONG = 4_000  # characters
-
-
-async def in_thread(work: Callable[[], T], texts: Sequence[str]) -> T:
-    """The result of work on texts, in a thread if they are long: the server goes on answering meanwhile."""
-    return await asyncio.to_thread(work) if sum(map(len, texts)) > LONG else work()
 
 
 @dataclass
@@ -68,7 +61,9 @@ class Translator:
         """A prediction for each text as the model reads it; equal texts are computed once."""
         texts = self.model.predictor.in_context([*self.before, *texts])[len(self.before) :]
         distinct = list(dict.fromkeys(texts))
-        inputs = await in_thread(lambda: [self.build(text) for text in distinct], [*distinct, *self.build.read_first])
+        inputs = await self.prepare(
+            lambda: [self.build(text) for text in distinct], [*distinct, *self.build.read_first]
+        )
         predictions: dict[str, Prediction] = {}
         # Inputs with constraints are searched apart: they must not change which engine computes the others.
         for constrained in (False, True):
@@ -85,7 +80,7 @@ class Translator:
         return self.model.predictor.backend(self.build.search).traits.likelihood != "none"
 
     async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
-        return await (asyncio.to_thread(work) if texts is None else in_thread(work, texts))
+        return await self.call.prepare(work, texts)
 
     async def align(self, pairs: Sequence[tuple[str, str]]) -> list[WordAlignment | None]:
         """The word alignment of sources and outputs; None where the model has no attention to read it from."""
@@ -98,7 +93,7 @@ class Translator:
 
     async def whole(self, texts: Sequence[str], align: bool = False) -> list[Translated]:
         predictions = await self.predict(texts)
-        unknown = await in_thread(lambda: [self.model.unknown(text) for text in texts], texts)
+        unknown = await self.prepare(lambda: [self.model.unknown(text) for text in texts], texts)
         outputs = [
             Translated(prediction.text, [other.text for other in prediction.alternatives], prediction, unknown=own)
             for prediction, own in zip(predictions, unknown, strict=True)
@@ -111,7 +106,7 @@ class Translator:
 
     async def split(self, texts: Sequence[str], align: bool = False) -> list[Translated]:
         """Translations of texts of any length, sentence by sentence."""
-        plans = await in_thread(lambda: [self.sentences(text) for text in texts], texts)
+        plans = await self.prepare(lambda: [self.sentences(text) for text in texts], texts)
         flat = [sentence.text for plan in plans for sentence in plan if sentence.text]
         outputs = iter(await self.whole(flat, align))
         joined = []
@@ -137,11 +132,11 @@ class Translator:
         return joined
 
     async def html(self, documents: Sequence[str]) -> list[Translated]:
-        parsed = await in_thread(lambda: [parse_blocks(document) for document in documents], documents)
+        parsed = await self.prepare(lambda: [parse_blocks(document) for document in documents], documents)
         blocks = [part for parts in parsed for part in parts if isinstance(part, Block)]
         rendered = iter(await translate_blocks(blocks, self))
         texts = [[part.text for part in parts if isinstance(part, Block)] for parts in parsed]
-        unknown = await in_thread(lambda: [self.model.unknown("\n".join(own)) for own in texts], documents)
+        unknown = await self.prepare(lambda: [self.model.unknown("\n".join(own)) for own in texts], documents)
         return [
             Translated(
                 "".join(written(next(rendered)) if isinstance(part, Block) else part for part in parts), unknown=own

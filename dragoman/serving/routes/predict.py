@@ -29,7 +29,7 @@ from dragoman.serving.schemas import (
 )
 from dragoman.serving.state import CurrentCall, ServerCall, ServerState, call_of
 from dragoman.serving.streaming import stream_prediction
-from dragoman.serving.translator import Translator, in_thread, prediction_table
+from dragoman.serving.translator import Translator, prediction_table
 from dragoman.web import plain
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ async def other_outputs(
             raise ConfigError(f'{name}: needs a run that searches; "{model.name}" has task = "{model.task}"')
     outputs = await call.compute(work, texts)
     tables: list[dict[str, Any]] = []
-    for output, unknown in zip(outputs, await in_thread(lambda: list(map(model.unknown, texts)), texts), strict=True):
+    for output, unknown in zip(
+        outputs, await call.prepare(lambda: list(map(model.unknown, texts)), texts), strict=True
+    ):
         if model.engine.continues:
             table, *others = (asdict(completed) for completed in output)
             table |= {"alternatives": others} if others else {}
