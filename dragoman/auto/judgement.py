@@ -142,11 +142,9 @@ def _judge(run: Run, systems: Mapping[str, Predictor], texts: Sequence[Example])
             *loss, rise = compare_losses(-old[known_to_both], -new[known_to_both], sizes[known_to_both])
             scores["loss"] = (loss[0], loss[1], loss[2])
             risen = np.where(known_to_both, old - new, 0.0).tolist()
-    overused = overused_words(
-        *([words_and_signs(text) for text in outputs[name]] for name in systems),
-        [[words_and_signs(text) for text in several] for several in references],
-        SIGNIFICANT,
-    )
+    old_words, new_words = ([words_and_signs(text) for text in outputs[name]] for name in ("before", "after"))
+    right = [[words_and_signs(text) for text in several] for several in references]
+    overused = overused_words(old_words, new_words, right, SIGNIFICANT)
     shown = changed_outputs(
         texts, outputs, lambda text: {item.word for item in overused} & {*words_and_signs(text)}, risen
     )

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 Words = Sequence[str]  # of a text
 
@@ -31,7 +32,7 @@ class OverusedWord:
 def sign_test(rises: int, falls: int) -> float:
     """The one-sided p-value of so many rises among the pairs that differ."""
     pairs = rises + falls
-    return sum(math.comb(pairs, count) for count in range(rises, pairs + 1)) / 2**pairs
+    return float(Fraction(sum(math.comb(pairs, count) for count in range(rises, pairs + 1)), 2**pairs))
 
 
 def overused_words(
@@ -48,8 +49,8 @@ def overused_words(
     for word, changes in versus_old.items():
         p = tested * sign_test(*changes) if changes[0] > changes[1] else 1.0
         if p < level and (p := max(p, tested * sign_test(*versus_right.get(word, (0, 0))))) < level:
-            counts = (sum(text[word] for text in texts) for texts in (old, new))
-            found.append(OverusedWord(word, *counts, sum(max(text[word] for text in texts) for texts in right), p))
+            was, now = (sum(text[word] for text in texts) for texts in (old, new))
+            found.append(OverusedWord(word, was, now, sum(max(text[word] for text in texts) for texts in right), p))
     return sorted(found, key=lambda item: (item.before - item.after, item.word))
 
 

@@ -196,8 +196,9 @@ class Limited:
     """Options whose numbers are finite and within their limits, whether a command or Python gave them."""
 
     def __post_init__(self) -> None:
-        for name, annotation in type_hints(type(self)).items():
-            value = getattr(self, name, None)
+        cls: Any = type(self)
+        for name, annotation in type_hints(cls).items():
+            value: Any = getattr(self, name, None)
             for part, limits in union_members(annotation, Range()) if type(value) in (int, float) else ():
                 if part in (int, float) and not limits.holds(value):
                     expected = ", ".join(filter(None, ("a finite number", limits.words)))
