@@ -113,5 +113,7 @@ def test_an_hmm_is_a_run(tmp_path: Path, cached: Path, monkeypatch: pytest.Monke
         assert (refused.code, message in refused.err) == (2, True), refused.err
     assert call("inspect", run, "the fox sees", "--output", tmp_path / "seen.json").code == 0
     assert json.loads((tmp_path / "seen.json").read_text())["target"]["text"] == "the/DET fox/NOUN sees/VERB"
+    refused = call("export", run, "--to", "web", "--output", tmp_path / "page")
+    assert (refused.code, "model.kind: found 'hmm', which is fitted" in refused.err) == (2, True), refused.err
     long = " ".join(["fox"] * 1000)
     assert len(call("predict", run, stdin=long.encode()).out.split()) == 1000
