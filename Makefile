@@ -109,6 +109,7 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/documents.py 100000 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/linear_time.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/segments.py 100000 --processes $(PROCESSES)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/matrix.py --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/ensembles.py 3
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/soak.py 30
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hostile_commands.py

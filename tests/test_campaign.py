@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.campaign import invariance, soak
+from dragoman.commands.root import MODULES
+from dragoman.runs.tasks.config import preset_names
 from tests.conftest import quiet_machine
 from tests.processes import Command
 
@@ -54,6 +56,24 @@ def test_stopped_commands_go_on() -> None:
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)
+
+
+def test_the_matrix_has_every_command_and_kind_of_run(tmp_path: Path) -> None:
+    """Its tables are complete: a new argument of a command needs a value, a new preset must be made small."""
+    pytest.importorskip("PIL")
+    from benchmarks.campaign import matrix
+
+    kinds = matrix.Matrix(tmp_path, "", 0).tables
+    assert set(preset_names()) < set(kinds)
+    named = {line.partition("\t")[0] for line in matrix.command_lines()}
+    assert named | set(matrix.LEFT_OUT) == set(MODULES)
+
+
+def test_commands_end_well_on_a_kind_of_run() -> None:
+    """Among them what ended in an internal error: a network that starts from the weights of a fitted tagger."""
+    pytest.importorskip("PIL")
+    only = "(start_from.* --run|info RUN|export.* web .*) on labels-hmm"
+    assert re.search(r"^matrix: \d+ cases, 0 failures", script("matrix.py", "--only", only), re.MULTILINE)
 
 
 @pytest.mark.slow  # the campaign itself runs all cases

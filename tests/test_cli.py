@@ -456,6 +456,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("a table for a number", {}, [*PAIRS, "train.steps.x=3"], ("train.steps: found a table, expected a whole",)),
     ("a number for a table", {}, [*PAIRS, "model=3"], ("model: found 3 (a whole number), expected a table",)),
     ("misspelt kind", {}, [*PAIRS, "model.encoder.kind=transfromer"], ("model.encoder.kind", "'transformer'?")),
+    ("preset for a model", {}, [*PAIRS, "model=transformer-tiny"], ("model.kind", "preset=transformer-tiny?")),
     ("misspelt preset", {}, [*PAIRS, "preset=transformer-tyni"], ("preset: found", "'transformer-tiny'?")),
     ("misspelt task", {}, [*PAIRS, "task=translat"], ("task: found", "'translate'?")),
     ("heads", {}, [*PAIRS, "model.encoder.heads=3"], ("model.encoder.heads: found 3, expected a divisor of width",)),

@@ -1,7 +1,7 @@
 """Adapt a run to corrected outputs, and keep the new version only if it is better.
 
 The corrections are mixed with general pairs, so that the model does not forget (mixed fine-tuning: Chu, Dabre and
-Kurohashi 2017). Held-out corrections and general text then judge the old and the new version by paired bootstrap.
+Kurohashi 2017). Held-out corrections and general text then judge the old and the new version (`judgement.py`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dragoman.auto.distillation import write_rows
+from dragoman.auto.judgement import Judgement, judge_versions
 from dragoman.auto.options import AdaptOptions
 from dragoman.base import (
     ConfigError,
@@ -53,7 +53,7 @@ from dragoman.data.readers import (
     suffix_of,
 )
 from dragoman.documents import FORMATS, MAX_BYTES, open_document
-from dragoman.inference import as_examples, load_predictor
+from dragoman.inference import as_examples
 from dragoman.runs import (
     Run,
     Version,
@@ -66,7 +66,6 @@ from dragoman.runs import (
     versions_folder,
 )
 from dragoman.runs.tasks import Config, build
-from dragoman.scoring import References, SystemScore, TextMetric, bootstrap, compare, metrics_by_name, metrics_for
 from dragoman.training import Display, read_tensors
 
 # --- corrections: read, filtered, some set aside to judge with
@@ -75,6 +74,14 @@ FEWEST = 20  # usable corrections: with fewer nothing can be said of the result
 TESTED, VALIDATED = 0.2, 0.1  # shares that judge the new version, and that choose its checkpoint
 MISTAKEN = 0.01  # a rule that rejects more of a run's own training pairs says nothing about its corrections
 SETTINGS = Settings()
+# Words in the names of columns, the surest first.
+SOURCES = ("source", "sources", "src", "input", "sentence", "question", "misspelling")
+CORRECTIONS = (
+    "correction", "corrections", "corrected", "pe", "edit", "edited", "postedit", "postedited", "fixed", "revised",
+    "reviewed", "right", "correct", "human", "reference", "ref", "target", "tgt", "trg", "translation", "output",
+)  # fmt: skip
+ABOUT = {"score", "id", "index", "by", "author", "user", "date", "time", "comment", "rating", "quality", "language"}
+WORD, NUMBER = re.compile("[a-z]+"), re.compile(r"[+-]?\d+(?:[.,]\d+)?\s*%?")
 
 
 class Corrections(NamedTuple):
@@ -126,13 +133,43 @@ def accepted_corrections(run: Run, folder: str, tag: str | None) -> Iterator[Exa
 
 
 def with_layout(path: Path, options: ReadOptions) -> ReadOptions:
-    """Column 3 is the correction of a file with three columns; a first line of names is no correction."""
+    """The columns of source and correction: a first line of names tells; without one column 3 of three corrects."""
     rows = READERS.of(path).first_rows(path)
-    if not options.header and looks_like_header(rows) and not READERS.of(path).skips_header(rows[0]):
-        options = replace(options, header=True)
-    if not options.columns and rows and all(len(row) == 3 for row in rows):
-        return replace(options, columns=("1", "3"))
+    if not rows:
+        return options
+    skipped = READERS.of(path).skips_header(rows[0])
+    named = options.header or skipped or looks_like_header(rows)
+    options = replace(options, header=named and not skipped)
+    if options.columns:
+        return options
+    names = [WORD.findall(cell.lower()) for cell in rows[0]] if named else []
+    source, correction = column_named(names, SOURCES), column_named(names, CORRECTIONS)
+    if source is None and names and not ABOUT.intersection(names[0]):
+        source = 1
+    if source != correction and None not in (source, correction):
+        return replace(options, columns=(str(source), str(correction)))
+    found = ""
+    if named and len(rows[0]) > 2:
+        found = f"the columns {', '.join(rows[0])}, expected source and correction among them"
+    elif not named and all(len(row) == 3 for row in rows):
+        if all(is_number(row[2]) and not is_number(row[1]) for row in rows):
+            found = "numbers in column 3, expected corrections"
+        else:
+            options = replace(options, columns=("1", "3"))
+    if found:
+        raise ConfigError(f"{path}:1: found {found}; name the two columns with --columns, as in --columns 1,2")
     return options
+
+
+def column_named(names: Sequence[list[str]], usual: Sequence[str]) -> int | None:
+    """The number of the column with the first of the usual names, from 1; what tells about a text is none."""
+    found = ((usual.index(word), number) for number, words in enumerate(names, 1)
+             for word in words if word in usual and not ABOUT.intersection(words))  # fmt: skip
+    return min(found, default=(0, None))[1]
+
+
+def is_number(text: str) -> bool:
+    return bool(NUMBER.fullmatch(text.strip()))
 
 
 def confirmed_pairs(path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
@@ -215,9 +252,8 @@ SMALLEST_BATCH = 256  # tokens
 RATES = {"whole": 2e-4, "adapters": 1e-3}
 POOL = 20_000  # general pairs, of which every epoch takes others
 JUDGED = 4_000  # general pairs that judge, at most; 520 of them did not show a loss of 0.7 chrF that 1,000 did
-LOSS = 1.0  # points of the metric: a version with a lower score is not kept unless a larger loss is ruled out
+FEWEST_JUDGED = 300  # general pairs that judge, at least
 PROFILED = 5_000  # general pairs that say what is usual
-SIGNIFICANT = 0.05
 
 
 class General(NamedTuple):
@@ -226,33 +262,24 @@ class General(NamedTuple):
     train: list[Example]
     test: list[Example]
 
+    def beside(self, corrections: Corrections, name: str) -> General:
+        """What is left beside corrections, with enough to judge by: where validation pairs are few, training pairs too.
 
-class Judgement(NamedTuple):
-    """The old and the new version on the same texts, by one metric or several; the first decides."""
-
-    segments: int
-    scores: dict[str, tuple[float, float, float]]  # before, after, p-value
-    better: bool
-    significant: bool
-    ruled_out: float  # points: with a confidence of 95 % the new version loses less than this by the first metric
-
-    @property
-    def worse(self) -> bool:
-        before, after, _ = next(iter(self.scores.values()))
-        return not self.better and before != after
-
-    @property
-    def bound(self) -> str:
-        """What the texts can say about a loss."""
-        name = metrics_by_name()[next(iter(self.scores))].label
-        return f"a loss of {self.ruled_out:.1f} points of {name} or more is ruled out (95 %)"
-
-    def __str__(self) -> str:
-        metrics = metrics_by_name()
-        return ", ".join(
-            f"{name} {metrics[name].format(before)} → {metrics[name].format(after)} (p = {p:.3f})"
-            for name, (before, after, p) in self.scores.items()
-        )
+        A correction changes what is right for its source, so no such source judges. Training pairs that judge are not
+        mixed in, but for half of them where there are few.
+        """
+        aside = {example.model_input for example in (*corrections.test, *corrections.valid)}
+        learned = {example.model_input for example in corrections.train}
+        pool = [pair for pair in self.train if pair.model_input not in aside]
+        test = [pair for pair in self.test if pair.model_input not in aside | learned]
+        more = [pair for pair in pool if pair.model_input not in learned][: max(0, FEWEST_JUDGED - len(test))]
+        if len(test) + len(more) < FEWEST_JUDGED:
+            raise DataError(
+                f"{name}: found {len(test) + len(more):,} general pairs to judge by, expected {FEWEST_JUDGED} or more: "
+                "fewer do not show what a new version forgets; name a file of such pairs with --general"
+            )
+        taken = {pair.model_input for pair in more[: len(pool) // 2]}
+        return General([pair for pair in pool if pair.model_input not in taken], test + more)
 
 
 @dataclass(frozen=True)
@@ -270,22 +297,12 @@ class Adaptation:
     @property
     def reason(self) -> str:
         """Why the new version was not kept; empty if it was."""
-        if not self.held_out.better:
-            return "it is not better on held-out corrections"
-        if self.general.significant and self.general.worse:
-            return "it is significantly worse on general text"
-        return "" if self.kept else f"general text leaves room for a loss of {self.general.ruled_out:.1f} points"
+        return self.general.harm if self.held_out.better else "it is not better on held-out corrections"
 
     def as_dict(self) -> dict[str, Any]:
-        table = asdict(self) | {"reason": self.reason}
-        for name in ("held_out", "general"):
-            judged = getattr(self, name)
-            scores = {
-                metric: dict(zip(("before", "after", "p"), three, strict=True))
-                for metric, three in judged.scores.items()
-            }
-            table[name] = {"segments": judged.segments, "ruled_out": judged.ruled_out, **scores}
-        return table
+        table = {field.name: getattr(self, field.name) for field in fields(self)} | {"reason": self.reason}
+        judged = {"held_out": self.held_out.as_dict(), "general": self.general.as_dict()}
+        return table | judged | self.general.findings()
 
 
 def adapt(
@@ -302,8 +319,7 @@ def adapt(
         columns = tuple(name.strip() for name in (options.columns or "").split(",") if name.strip())
         items = read_corrections(data, ReadOptions(columns, options.header))
     corrections = prepare_corrections(items, general.train[:PROFILED], options.tag, name)
-    held_out = {example.model_input for example in (*corrections.test, *corrections.valid)}
-    general = General([pair for pair in general.train if pair.model_input not in held_out], general.test)
+    general = general.beside(corrections, options.general or str(run.folder))
     method = options.method
     if method == "auto":  # adapters for a large model that has layers for them; the whole model learns more
         is_large = sum(weights.values()) >= LARGE and any(".blocks." in name for name in weights)
@@ -322,11 +338,10 @@ def adapt(
         config = write_work(run, work, corrections, general, method, options)
         train(config, work / "run", display)
         display.close()
-        judged = [
-            judge_versions(run, work / "run", texts, options.device) for texts in (corrections.test, general.test)
-        ]
-        kept = judged[0].better and (not judged[1].worse or (judged[1].ruled_out < LOSS and not judged[1].significant))
-        result = Adaptation(kept, None, corrections.usable, rejected, method, *judged)
+        texts = {"held_out": corrections.test, "general": general.test}
+        judged = judge_versions(run, work / "run", texts, options.device)
+        kept = judged["held_out"].better and not judged["general"].harm
+        result = Adaptation(kept, None, corrections.usable, rejected, method, **judged)
         details = {key: value for key, value in result.as_dict().items() if key not in ("kept", "version")}
         entry = add_version(run, Run(work / "run").weights_path() if kept else None, name, details)
         (work / "key").unlink()  # or a command killed while it removes the run would go on with the rest of it
@@ -458,37 +473,3 @@ def adapted_table(run: Run, entries: list[dict[str, Any]], valid: Any, method: s
         data.pop(name, None)
     others = {name: value for name, value in table.items() if name != "tokenizer"}  # that of the run is taken over
     return others | {"train": train_table, "data": data}
-
-
-def judge_versions(run: Run, adapted: Path, texts: Sequence[Example], device: str) -> Judgement:
-    """Compare both versions on the same texts by the metric of the run."""
-    units = run.config.data.units
-    known = metrics_for(units)
-    first = run.config.train.metric if run.config.train.metric in known else "chrf"
-    names = tuple(dict.fromkeys((first, *(name for name in ("bleu", "chrf") if first in ("bleu", "chrf")))))
-    inputs = [example.model_input for example in texts]
-    systems = {
-        name: [prediction.text for prediction in load_predictor(folder, device, split_long=False).predict(inputs)]
-        for name, folder in (("before", run.folder), ("after", adapted))
-    }
-    compared = compare(systems, [list(example.references) for example in texts], names, units=units)
-    before, after = ({score.metric: score for score in compared if score.system == name} for name in systems)
-
-    def versus(score: SystemScore) -> tuple[float, float, float]:
-        assert score.versus is not None, "the second system is compared with the first"
-        return before[score.metric].score, score.score, score.versus.bootstrap
-
-    scores = {name: versus(after[name]) for name in names}
-    verdict = after[first].versus
-    assert verdict is not None
-    return Judgement(
-        len(texts), scores, verdict.better, verdict.bootstrap < SIGNIFICANT,
-        largest_loss(known[first], systems, [list(example.references) for example in texts]),
-    )  # fmt: skip
-
-
-def largest_loss(metric: TextMetric, systems: Mapping[str, Sequence[str]], references: References) -> float:
-    """The upper bound of the loss from the first system to the second, in points, one-sided at 95 %; at least 0."""
-    first, second = (bootstrap(metric, metric.statistics(outputs, references)) for outputs in systems.values())
-    losses = (first - second) if metric.higher_is_better else (second - first)
-    return max(0.0, metric.scale * float(np.quantile(losses, 0.95)))

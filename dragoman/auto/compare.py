@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dragoman.base import DataError, atomic_write, check_creatable
-from dragoman.base.config import Range, Size, setting
+from dragoman.base.config import Limited, Range, Size, setting
 from dragoman.scoring import Draws, Seed, draws_setting, metrics_setting, seed_setting, units_setting
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(Limited):
     """What to compare beside the systems that are named, on which data, and how long configurations train."""
 
     ladder: str | None = setting(

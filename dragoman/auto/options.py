@@ -6,21 +6,21 @@ import time
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from dragoman.base.config import Range, Size, SizeOrNone, setting
+from dragoman.base.config import Limited, Range, Size, SizeOrNone, setting
 
 Method = Literal["auto", "adapters", "whole"]
 PARTS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of the data of a learning curve
 
 
 @dataclass(frozen=True)
-class CheckOptions:
+class CheckOptions(Limited):
     """What a user may ask of a check."""
 
     show: SizeOrNone = setting(1000, help="maximum of faulty lines to name", flag="--show")
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(Limited):
     """What a user may ask of a search."""
 
     seconds: float | None = setting(None, help="time for everything; none: the usual length of training for each trial")
@@ -48,7 +48,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class DistilOptions:
+class DistilOptions(Limited):
     """What a user may ask of a distillation."""
 
     token_level: bool = setting(
@@ -66,7 +66,7 @@ class DistilOptions:
 
 
 @dataclass(frozen=True)
-class CurveOptions:
+class CurveOptions(Limited):
     """What a user may ask of a learning curve."""
 
     more: tuple[Annotated[int, Range(1, 10**12)], ...] = setting(
@@ -87,7 +87,7 @@ class CurveOptions:
 
 
 @dataclass(frozen=True)
-class AdaptOptions:
+class AdaptOptions(Limited):
     """What a user may ask of an adaptation."""
 
     general: str | None = setting(

@@ -55,8 +55,9 @@ def adapt(
 
     adapt filters the corrections (rules of `dragoman clean`, and of contradictory ones the last counts), sets a fifth
     of them aside, mixes the others with general pairs and trains. The new version is kept only if it is better on the
-    corrections set aside and not worse on general text: neither significantly (paired bootstrap, p < 0.05), nor with
-    a lower score that may hide a loss of 1 point. Otherwise the old one stays in use.
+    corrections set aside and not worse on general text: its score is not significantly lower (paired bootstrap,
+    p < 0.05) and hides no loss of 1 point, its loss does not rise, and it overuses no word (sign test). Otherwise the
+    old one stays in use, and adapt shows outputs that would change.
     """
     if from_server is not None and corrections is not None and "=" in corrections:
         overrides, corrections = (corrections, *overrides), None  # no file was named, so the first word is a setting
@@ -84,6 +85,8 @@ def adapt(
         click.echo(f"version {result.version} is in use now; go back with: dragoman adapt {run} --rollback")
     else:
         click.echo(f"the new version was not kept: {result.reason}; the old one stays in use")
+        for changed in result.general.changed:
+            click.echo(f"  {changed.source}  →  {changed.before}  →  {changed.after}")
         if result.held_out.better:
             click.echo(f"more general pairs keep more of it: --mix {4 * max(1.0, options.mix):g}")
             if not result.general.significant:

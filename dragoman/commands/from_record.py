@@ -19,19 +19,21 @@ Command = Callable[..., Any]
 def options_of(record: Any, name: str = "options") -> Callable[[Command], Command]:
     """Adds an option for every field of a record that has a flag; the command gets an instance of it as `name`.
 
-    Fields without a flag keep their defaults. A message of the record's `problems` begins with the name of a field;
-    the user reads the flag in its place.
+    Fields without a flag keep their defaults. A message of the record begins with the name of a field; the user reads
+    the flag in its place.
     """
     fields = {key: field for key, field in fields_of(record).items() if "flag" in field.metadata}
 
     def add(function: Command) -> Command:
         @functools.wraps(function)
         def filled(**given: Any) -> Any:
-            values = record(**{key: given.pop(key) for key in fields})
-            for problem in getattr(values, "problems", list)():
-                key, colon, rest = problem.partition(":")
-                flag = _flag_of(fields[key]) if key in fields else key
-                raise ConfigError(f"{flag}{colon}{rest}")
+            try:
+                values = record(**{key: given.pop(key) for key in fields})
+                for problem in getattr(values, "problems", list)():
+                    raise ConfigError(problem)
+            except ConfigError as error:
+                key, colon, rest = str(error).partition(":")
+                raise ConfigError(f"{_flag_of(fields[key]) if key in fields else key}{colon}{rest}") from None
             return function(**{name: values}, **given)
 
         command: Command = filled

@@ -39,7 +39,7 @@ class Match(NamedTuple):
     target: str
 
 
-def tokens_of(text: str) -> list[str]:
+def words_and_signs(text: str) -> list[str]:
     return _TOKEN.findall(text.casefold())
 
 
@@ -68,7 +68,7 @@ class TranslationMemory:
             self.sources.add(source)
             self.targets.add(target)
             hashes.append(text_hash(source))
-            for token in set(tokens_of(source)):
+            for token in set(words_and_signs(source)):
                 postings.append(words.setdefault(token, len(words)))
                 owners.append(number)
         self.words, self.size = words, len(hashes)
@@ -106,7 +106,7 @@ class TranslationMemory:
 
     def fuzzy(self, text: str, least: float = 0.7, count: int = 1, *, other: bool = False) -> list[Match]:
         """The segments most like a text, best first, of at least this score; `other`: none with the same source."""
-        query = tokens_of(text)
+        query = words_and_signs(text)
         known = [number for token in set(query) if (number := self.words.get(token)) is not None]
         known.sort(key=lambda word: int(self.starts[word + 1] - self.starts[word]))
         parts: list[NDArray[np.uint32]] = []
@@ -130,7 +130,7 @@ class TranslationMemory:
 
     def _match(self, query: list[str], text: str, index: int) -> Match:
         source = self.sources[index]
-        tokens = tokens_of(source)
+        tokens = words_and_signs(source)
         score = 1 - edit_distance(query, tokens) / max(len(query), len(tokens), 1)
         if score == 1.0 and source.split() != text.split():
             score = 0.99  # letters of other case: not the same text

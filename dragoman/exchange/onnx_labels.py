@@ -40,6 +40,8 @@ class LabelGraph(nn.Module):
 
 def label_blockers(config: Any) -> list[str]:
     """Every setting of a classifier or tagger that `write_label_graph` cannot express."""
+    if getattr(config, "fitted", False):
+        return [f"model.kind: found {config.kind!r}, which is fitted; expected a network"]
     reasons = list(stack_blockers("model.encoder", config.encoder, (*ENCODERS, CharacterWordsConfig)))
     if isinstance(config.encoder, CharacterWordsConfig):
         reasons += stack_blockers("model.encoder.inner", config.encoder.inner, ENCODERS)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from dragoman.base import ConfigError, DataError, atomic_write, check_output, is_watched, progress
-from dragoman.base.config import Range, build, setting
+from dragoman.base.config import Limited, Range, build, setting
 from dragoman.data import FaultError, check_text
 from dragoman.data.readers import count_lines, pair_line
 
@@ -27,7 +27,7 @@ MAX_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True)
-class BackTranslateOptions:
+class BackTranslateOptions(Limited):
     """How synthetic sources are made, and where the pairs go."""
 
     output: str = setting(help="the synthetic pairs: .tsv or .jsonl", flag="-o --output")

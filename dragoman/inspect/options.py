@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from dragoman.base.config import Range, Size, SizeOrNone, setting
+from dragoman.base.config import Limited, Range, Size, SizeOrNone, setting
 from dragoman.decoding import MAX_BEAM
 
 Beam = Annotated[int, Range(1, MAX_BEAM)]
@@ -18,7 +18,7 @@ DEVICE = "where to compute: auto, cpu, cuda, cuda:N or mps"
 
 
 @dataclass(frozen=True)
-class InfoOptions:
+class InfoOptions(Limited):
     """What `info` shows of a run."""
 
     depth: Size = setting(3, flag="--depth", help="levels of layers to list")
@@ -26,7 +26,7 @@ class InfoOptions:
 
 
 @dataclass(frozen=True)
-class InspectOptions:
+class InspectOptions(Limited):
     """What `inspect` shows of a text, and beside which other run."""
 
     target: str | None = setting(None, flag="--target", help="explain this output instead of the run's own prediction")
@@ -53,7 +53,7 @@ class AttentionOptions:
 
 
 @dataclass(frozen=True)
-class ProbeOptions:
+class ProbeOptions(Limited):
     """Which texts `probe` tries."""
 
     probes: tuple[str, ...] = setting(
@@ -82,7 +82,7 @@ class SuiteOptions:
 
 
 @dataclass(frozen=True)
-class CalibrateOptions:
+class CalibrateOptions(Limited):
     """How `calibrate` measures confidences, and what it draws of them."""
 
     plot: str | None = setting(
@@ -103,7 +103,7 @@ class CalibrateOptions:
 
 
 @dataclass(frozen=True)
-class BenchOptions:
+class BenchOptions(Limited):
     """What `bench` measures: a run, or with `lengths` single layers."""
 
     pairs: Size | None = setting(None, flag="--pairs", help="pairs to measure a RUN with. [default: 256]")
@@ -117,7 +117,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
-class ShortlistOptions:
+class ShortlistOptions(Limited):
     """Which target tokens a shortlist has."""
 
     likely: Annotated[int, Range(1, 10_000)] = setting(50, flag="--likely", help="translations per source token")

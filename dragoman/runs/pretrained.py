@@ -24,10 +24,16 @@ HARMLESS = re.compile(r"dropout$|layers$|max_positions$")
 
 
 def check_start_run(folder: str) -> None:
-    """Refuse a train.start_from that is no run or has no weights."""
+    """Refuse a train.start_from that is no run, or has no weights of a network."""
     try:
-        Run(folder).check_single("a model begins with the weights of one")
-        Run(folder).weights_path()
+        run = Run(folder)
+        run.check_single("a model begins with the weights of one")
+        run.weights_path()
+        if run.is_fitted:
+            raise RunError(
+                f'{folder}: found model.kind = "{run.config.model.kind}", which is fitted and has no weights of a '
+                "network; leave train.start_from out, or name another run"
+            )
     except RunError as error:
         raise RunError(f"train.start_from: {error}") from None
 

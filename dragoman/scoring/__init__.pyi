@@ -52,6 +52,8 @@ from dragoman.scoring.options import metrics_setting as metrics_setting
 from dragoman.scoring.options import metrics_text as metrics_text
 from dragoman.scoring.options import seed_setting as seed_setting
 from dragoman.scoring.options import units_setting as units_setting
+from dragoman.scoring.overuse import OverusedWord as OverusedWord
+from dragoman.scoring.overuse import overused_words as overused_words
 from dragoman.scoring.perplexity import TextLikelihood as TextLikelihood
 from dragoman.scoring.perplexity import TextSize as TextSize
 from dragoman.scoring.perplexity import text_size as text_size
@@ -71,6 +73,7 @@ from dragoman.scoring.report import score_table as score_table
 from dragoman.scoring.significance import DEFAULT_DRAWS as DEFAULT_DRAWS
 from dragoman.scoring.significance import SystemScore as SystemScore
 from dragoman.scoring.significance import bootstrap as bootstrap
+from dragoman.scoring.significance import compare_losses as compare_losses
 from dragoman.scoring.significance import compare_to_baseline as compare_to_baseline
 from dragoman.scoring.significance import interval as interval
 from dragoman.scoring.significance import intervals as intervals

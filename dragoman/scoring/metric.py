@@ -80,7 +80,8 @@ class TextMetric(Metric):
     has_segment_costs: bool = True  # False where a segment's score depends on the other segments
     sentence_costs: Callable[[Sequence[str], References], list[float]] | None = None  # unless 1 − score will do
     pairwise: Callable[[Sequence[str], Sequence[str]], FloatArray] | None = None  # a faster way to `pairwise_costs`
-    apart: Callable[[Sequence[str], References], dict[str, Any]] | None = None  # the terms of the score, for reports
+    terms: Callable[[FloatArray], dict[str, Any]] | None = None  # what the score of summed statistics is made of
+    apart: Callable[[Sequence[str], References], dict[str, Any]] | None = None  # and which parts of segments match
 
     def statistics(
         self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from dragoman.base import DataError
-from dragoman.base.config import Range, setting
+from dragoman.base.config import Limited, Range, setting
 
 Draws = Annotated[int, Range(10, 100_000)]
 Seed = Annotated[int, Range(0)]
@@ -41,7 +41,7 @@ def seed_setting() -> Any:
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(Limited):
     """What to say about texts beside their scores."""
 
     metrics: tuple[str, ...] = metrics_setting()

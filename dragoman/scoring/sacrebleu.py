@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -79,6 +80,22 @@ def combine_bleu(sums: FloatArray) -> FloatArray:
     return np.where((matches > 0).any(axis=-1) & (totals > 0).all(axis=-1), score, 0.0)
 
 
+def bleu_terms(sums: FloatArray) -> dict[str, Any]:
+    """What BLEU is made of, from summed statistics: the precision of each order is smoothed where nothing matches."""
+    output, reference = int(sums[0]), int(sums[1])
+    matches, totals = sums[2 : 2 + MAX_ORDER], sums[2 + MAX_ORDER :]
+    halvings = 2.0 ** np.cumsum(matches == 0)
+    precisions = np.where(matches > 0, matches, 1 / halvings) / np.maximum(totals, 1)
+    return {
+        "precisions": np.where((totals > 0) & (matches > 0).any(), precisions, 0.0).tolist(),
+        "matches": matches.astype(int).tolist(),
+        "totals": totals.astype(int).tolist(),
+        "brevity_penalty": math.exp(min(0.0, 1 - reference / output)) if output else float(not reference),
+        "output_length": output,
+        "reference_length": reference,
+    }
+
+
 def bleu_costs(hypotheses: Sequence[str], references: References, tokenizer: str | None = None) -> list[float]:
     """1 − sentence BLEU; effective order, because a segment shorter than four words has no 4-grams to match."""
     metric = _bleu(tokenizer, references, effective_order=True)
@@ -87,13 +104,12 @@ def bleu_costs(hypotheses: Sequence[str], references: References, tokenizer: str
 
 
 def bleu_apart(hypotheses: Sequence[str], references: References, tokenizer: str | None = None) -> dict[str, Any]:
-    """The terms of BLEU by sacreBLEU, and for every segment which of its n-grams match.
+    """The terms of BLEU, and for every segment which of its n-grams match.
 
     `matched[n - 1][i]` says whether the n-gram that begins at token i counts as a match. An n-gram counts as often as
     in the reference that has most of it (clipping): of too many occurrences the first ones count.
     """
     metric = _bleu(tokenizer, references, force=True)
-    whole = metric.corpus_score(list(hypotheses), list(zip_longest(*references)))
     segments = []
     for hypothesis, texts in zip(hypotheses, references, strict=True):
         tokens, *others = (metric._preprocess_segment(text).split() for text in (hypothesis, *texts))
@@ -108,16 +124,8 @@ def bleu_apart(hypotheses: Sequence[str], references: References, tokenizer: str
                 allowed[ngram] -= 1
             matched.append(found)
         segments.append({"tokens": tokens, "matched": matched})
-    return {
-        "score": whole.score,
-        "precisions": [precision / 100 for precision in whole.precisions],
-        "matches": list(whole.counts),
-        "totals": list(whole.totals),
-        "brevity_penalty": whole.bp,
-        "output_length": whole.sys_len,
-        "reference_length": whole.ref_len,
-        "segments": segments,
-    }
+    sums = _counted(metric, hypotheses, references).rows.sum(axis=0)
+    return {"score": float(combine_bleu(sums)), **bleu_terms(sums), "segments": segments}
 
 
 def counter(name: str, **options: Any) -> Callable[[Sequence[str], References], Statistics]:
@@ -181,7 +189,7 @@ BLEU_TOKENIZERS = {
 }
 PACKAGES = {"ja-mecab": ("sacrebleu[ja]",), "ko-mecab": ("sacrebleu[ko]",)}
 points = partial(TextMetric, percent=False)  # from 0 to 100 already
-bleu = partial(points, combine=combine_bleu)
+bleu = partial(points, combine=combine_bleu, terms=bleu_terms)
 chrf_metric = partial(points, combine=combine_chrf)
 METRICS = (
     bleu(

@@ -105,6 +105,26 @@ def approximate_randomisation(
     return _p_value(differences, float(metric.combine(left) - metric.combine(right)))
 
 
+class LossComparison(NamedTuple):
+    """The mean losses of two systems over the same tokens."""
+
+    before: float
+    after: float
+    p: float  # two-sided, by paired bootstrap
+    rise: float  # with a confidence of 95 % the loss has risen by this or more; negative where it may have fallen
+
+
+def compare_losses(
+    before: FloatArray, after: FloatArray, tokens: FloatArray, draws: int = DEFAULT_DRAWS, seed: int = 1
+) -> LossComparison:
+    """Compare the losses of two systems, given as sums over the tokens of each segment."""
+    first, second, size = np.stack([before, after, tokens], axis=1).sum(axis=0)
+    drawn = bootstrap_sums(np.stack([before, after, tokens], axis=1), draws, seed)
+    losses, others = drawn[:, 0] / drawn[:, 2], drawn[:, 1] / drawn[:, 2]
+    p = paired_bootstrap(others, losses, (second - first) / size)
+    return LossComparison(first / size, second / size, p, float(np.quantile(others - losses, 0.05)))
+
+
 class BaselineComparison(NamedTuple):
     """A system compared with the baseline."""
 

@@ -6,9 +6,12 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from shutil import get_terminal_size
 from typing import Any, TextIO
 
 from dragoman.base import WarningLine, in_notebook, unguarded, visible
+
+SHORTEST_BAR = 8  # columns of a terminal
 
 
 def duration(seconds: float) -> str:
@@ -111,6 +114,8 @@ class Display:
         if self.in_place:
             if activity != self._activity:
                 self.close()
+            if self.interactive:
+                line = line[: get_terminal_size().columns - 1]  # a longer one could not be written over
             print(f"\r{line}", end="", file=self.stream, flush=True)
             self._line_open = True
         else:
@@ -122,30 +127,44 @@ class Display:
         self.close()
         if self.interactive:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+            from rich.progress import BarColumn, Progress, TextColumn
 
             self._bar = Progress(
-                TextColumn("training"),
-                BarColumn(),
-                MofNCompleteColumn(),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[count]}"),
                 TextColumn("{task.fields[state]}"),
                 console=Console(file=self.stream),
+                expand=True,
             )
-            self._task = self._bar.add_task("training", total=steps, completed=step, state="")
+            self._task = self._bar.add_task("", total=steps, completed=step, count=f"{step}/{steps}", state="")
             self._bar.start()
 
     def advance(self, step: int) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=step)
+            count = self._bar.tasks[0].fields["count"].partition("/")
+            self._bar.update(self._task, completed=step, count="".join((str(step), *count[1:])))
 
-    def show_step(self, step: int, steps: int, loss: float, rate: float, speed: float, remaining: float) -> None:
-        """Show loss, learning rate, tokens per second and remaining seconds."""
-        text = f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s  {duration(remaining)} left"
+    def show_step(
+        self, step: int, steps: int, loss: float, rate: float, speed: float, remaining: float, by_time: bool = False
+    ) -> None:
+        """Show loss, learning rate, tokens per second and remaining seconds.
+
+        `by_time`: the time ends training, and `steps` is an estimate, which is not shown as a number.
+        """
+        parts = [f"loss {loss:.3f}", f"rate {rate:.2e}", f"{speed:,.0f} tokens/s", f"{duration(remaining)} left"]
+        count = str(step) if by_time else f"{step}/{steps}"
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, state=text)
-        elif self.in_place:
+            # Where the line is too narrow for all, the rate goes first, then the speed, then the loss.
+            room = self._bar.console.width - len(count) - SHORTEST_BAR - 2
+            for name in ("rate", "tokens", "loss"):
+                if len("  ".join(parts)) > room:
+                    parts = [part for part in parts if name not in part]
+            self._bar.update(self._task, total=max(step, steps), completed=step, count=count, state="  ".join(parts))
+            return
+        text = f"step {count}  {'  '.join(parts)}"
+        if self.in_place:
             # One line that changes in place: a line for each logged step would fill the notebook.
-            print(f"\rstep {step}/{steps}  {text}".ljust(100), end="", file=self.stream, flush=True)
+            print(f"\r{text}".ljust(100), end="", file=self.stream, flush=True)
             self._line_open = True
         elif not self.quiet:
-            self._print(f"step {step}/{steps}  {text}")
+            self._print(text)

@@ -198,17 +198,22 @@ class Trainer:
             speed = (state.tokens - self._last_log[1]) / max(now - self._last_log[0], 1e-9)
         self._last_log = (now, state.tokens)
         remaining = (config.steps - state.step) * state.seconds / state.step
+        steps = config.steps
         if config.minutes:
             left = max(0.0, 60 * config.minutes - state.elapsed)
             if left < remaining and state.step > 1 and not self._told_minutes:
                 self._told_minutes = True
                 self.display.info(
-                    f"train.minutes = {config.minutes:g} ends training near step "
-                    f"{round(60 * config.minutes * state.step / state.elapsed):,} of {config.steps:,}; the schedule of "
-                    "the learning rate follows the time"
+                    f"train.minutes = {config.minutes:g} ends training before its last step; the schedule of the "
+                    "learning rate follows the time"
                 )
             remaining = min(remaining, left)
-        self.display.show_step(state.step, config.steps, loss, self.rate, speed, remaining)
+            if self._told_minutes:
+                steps = min(steps, round(60 * config.minutes * state.step / state.elapsed))
+        by_time = self._told_minutes or (
+            bool(config.minutes) and state.step == 1
+        )  # the first step is slow: no estimate
+        self.display.show_step(state.step, steps, loss, self.rate, speed, remaining, by_time)
         row = {
             "step": state.step,
             "epoch": state.epoch,

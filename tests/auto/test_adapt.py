@@ -6,17 +6,20 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dragoman
-from dragoman.auto.adaptation import adapted_table, filter_corrections, largest_loss, read_corrections
-from dragoman.base.errors import DataError, RunError
+from dragoman.auto.adaptation import adapted_table, filter_corrections, read_corrections
+from dragoman.auto.judgement import Judgement, largest_loss
+from dragoman.base.errors import ConfigError, DataError, RunError
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import ReadOptions
 from dragoman.documents.registry import open_document
 from dragoman.runs import Run
 from dragoman.runs.versions import add_version, current_version, list_versions, use_version
+from dragoman.scoring.overuse import OverusedWord
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.training.checkpoints import read_tensors, write_tensors
 from tests.conftest import TrainedFolder, call, words, write_rows
@@ -24,13 +27,18 @@ from tests.conftest import TrainedFolder, call, words, write_rows
 FAST = ("train.steps=60", "train.validate_every=20", "train.optimizer.learning_rate=1e-2", "train.patience=0")
 
 
+def longer_pairs(count: int) -> list[tuple[str, str]]:
+    """Words that are longer than those of the trained run, and right: what they teach harms no other."""
+    return [(word, word.upper()) for word in words(count, seed=7, shortest=8, longest=9)]
+
+
 @pytest.fixture(scope="module")
 def adapted(trained_folder: TrainedFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the trained run, with corrections that put a J before words with two a in front."""
+    """A copy of the trained run, with corrections of longer words than it has learned."""
     folder = tmp_path_factory.mktemp("adapt")
     run = folder / "run"
     shutil.copytree(trained_folder.run, run)
-    pairs = [(f"aa{word}", f"JAA{word.upper()}") for word in words(120, seed=7)]
+    pairs = longer_pairs(120)
     write_rows(folder / "corrections.tsv", [(source, "output", right) for source, right in pairs])
     return folder
 
@@ -41,13 +49,14 @@ def test_a_better_version_is_kept_listed_and_taken_back(inside: TrainedFolder, a
     result = call("adapt", run, adapted / "corrections.tsv", *FAST, "--json")
     assert result.code == 0, result.err
     table = json.loads(result.out)
-    assert table["kept"]
+    assert table["kept"], table["reason"]
     assert table["version"] == 2
     assert table["corrections"] == 120
     metric = next(name for name in table["held_out"] if name not in ("segments", "ruled_out"))
     assert table["held_out"]["segments"] == 24
     assert table["held_out"][metric]["before"] != table["held_out"][metric]["after"]
-    assert dragoman.load(run).predict(["aabc"])[0].text.startswith("J")
+    assert table["general"]["segments"] == 300  # 30 validation pairs and training pairs that are not mixed in
+    assert table["overused"] == []
     assert [version.number for version in list_versions(Run(run))] == [1, 2]
     shown = call("info", run)
     assert shown.code == 0, shown.err  # it read the number of a judgement as a metric
@@ -116,13 +125,19 @@ def test_a_version_that_forgets_is_not_kept(inside: TrainedFolder, adapted: Path
     run = tmp_path / "run"
     shutil.copytree(inside.run, run)
     before = (run / "weights.safetensors").read_bytes()
-    pairs = [(word, "JJJ") for word in words(60, seed=9)]
+    pairs = [(word, "JJJ") for word in words(60, seed=9, shortest=8, longest=9)]
     result = dragoman.adapt(run, pairs, *FAST, mix=0.0, quiet=True)
     assert result.held_out.better
     assert result.general.significant
     assert not result.general.better
     assert not result.kept
     assert "worse on general text" in result.reason
+    assert "its loss on general text rises" in result.reason
+    assert "it overuses jjj (0 → " in result.reason
+    assert result.general.segments == 300
+    assert result.general.overused[0].after > result.general.overused[0].before
+    assert len(result.general.changed) == 10
+    assert all("JJJ" in changed.after and changed.before != changed.after for changed in result.general.changed)
     before_score, after_score, _ = next(iter(result.general.scores.values()))
     assert result.general.ruled_out > abs(before_score - after_score) > 0
     few = {"before": ["ab cd"] * 15 + ["x y"] * 5, "after": ["ab cd"] * 14 + ["x y"] * 6}
@@ -140,6 +155,30 @@ def test_a_version_that_forgets_is_not_kept(inside: TrainedFolder, adapted: Path
     assert not attempt.kept
     assert not attempt.number
     assert "not kept" in call("info", run).out
+
+
+def test_too_few_general_pairs_are_refused(inside: TrainedFolder, tmp_path: Path) -> None:
+    few = write_rows(tmp_path / "few.tsv", [(word, word.upper()) for word in words(299)])
+    with pytest.raises(
+        DataError, match=r"few\.tsv: found 299 general pairs to judge by, expected 300 or more.*--general"
+    ):
+        dragoman.adapt(inside.run, longer_pairs(40), general=few, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("bad", "harm"),
+    [
+        ({}, ""),
+        ({"significant": True}, "significantly worse"),
+        ({"ruled_out": 1.0}, "leaves room for a loss of 1.0 points"),
+        ({"rise": 0.03}, "its loss on general text rises from 2.000 to 2.100"),
+        ({"overused": [OverusedWord("Hut", 0, 146, 2, 1e-9)]}, "overuses Hut (0 → 146 times, 2 in references)"),
+    ],
+)
+def test_each_sign_of_harm_alone_is_enough(bad: dict[str, Any], harm: str) -> None:
+    fine = Judgement(300, {"chrf": (0.4, 0.39, 0.2), "loss": (2.0, 2.1, 0.1)}, False, False, 0.5, 0.01, [], [])
+    found = replace(fine, **bad).harm
+    assert (harm in found) if harm else found == ""
 
 
 def test_corrections_are_filtered(inside: TrainedFolder) -> None:
@@ -201,6 +240,48 @@ def test_three_columns_and_a_header_are_seen(tmp_path: Path, name: str) -> None:
     pairs = list(read_corrections(tmp_path / name, ReadOptions()))
     assert len(pairs) == 12
     assert all(isinstance(pair, Example) and pair.references == (pair.source.upper(),) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("names", "source", "correction"),
+    [
+        ("source,correction,score", 0, 1),
+        ("source,output,correction", 0, 2),
+        ("id,source,correction", 1, 2),
+        ("correction,source", 1, 0),
+        ("source,output,correction,score", 0, 2),
+        ("source,correction score,corrected text", 0, 2),
+        ("english,german,corrected", 0, 2),
+        ("source,target", 0, 1),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["tsv", "csv"])
+def test_names_of_columns_tell_where_corrections_are(
+    tmp_path: Path, names: str, source: int, correction: int, suffix: str
+) -> None:
+    header, mark = names.split(","), "\t" if suffix == "tsv" else ","
+    rows = [header, *([f"{word} one {number}" for number in range(len(header))] for word in words(12))]
+    path = tmp_path / f"c.{suffix}"
+    path.write_text("".join(mark.join(row) + "\n" for row in rows))
+    pairs = [pair for pair in read_corrections(path, ReadOptions()) if isinstance(pair, Example)]
+    assert [(pair.source, *pair.references) for pair in pairs] == [(row[source], row[correction]) for row in rows[1:]]
+
+
+@pytest.mark.parametrize("first", ["english\tgerman\tscore\n", ""])
+def test_scores_are_no_corrections(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "c.tsv"
+    path.write_text(first + "".join(f"a {word}\tein {word}\t0.9\n" for word in words(12)))
+    with pytest.raises(ConfigError, match=r"c\.tsv:1: found .*--columns 1,2"):
+        read_corrections(path, ReadOptions())
+    assert len(list(read_corrections(path, ReadOptions(("1", "2"), bool(first))))) == 12
+
+
+@pytest.mark.parametrize("mix", ["nan", "inf", "-inf", "-1", "101"])
+def test_the_share_of_general_pairs_is_a_number(inside: TrainedFolder, mix: str) -> None:
+    result = call("adapt", inside.run, "pairs.tsv", f"--mix={mix}")
+    assert (result.code, "--mix" in result.err, result.err.count("\n")) == (2, True, 1)
+    with pytest.raises(ConfigError, match=f"mix: found {float(mix)}, expected a finite number, at least 0 and at most"):
+        dragoman.adapt(inside.run, [("a", "b")], mix=float(mix))
 
 
 def test_mistakes_are_explained(inside: TrainedFolder, tmp_path: Path) -> None:

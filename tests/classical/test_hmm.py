@@ -102,7 +102,18 @@ def test_an_hmm_is_a_run(tmp_path: Path, cached: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(hmm_tagger, "CELLS", 1)  # a sentence at a time
     assert one == call("predict", run, "--json", stdin=b"the fox sees the dog\nthe dog\n").out
     assert call("check", data, "task=tag", "model.kind=hmm").lines[-1] == "all is well"
+    for settings, message in (
+        (
+            ("task=tag", "model.kind=tagger"),
+            'found model.kind = "hmm", which is fitted and has no weights of a network',
+        ),
+        (("task=tag", "model.kind=hmm"), 'train.start_from: has no meaning for model.kind = "hmm"'),
+    ):
+        refused = call("train", data, *settings, f"train.start_from={run}", "--run", tmp_path / "other")
+        assert (refused.code, message in refused.err) == (2, True), refused.err
     assert call("inspect", run, "the fox sees", "--output", tmp_path / "seen.json").code == 0
     assert json.loads((tmp_path / "seen.json").read_text())["target"]["text"] == "the/DET fox/NOUN sees/VERB"
+    refused = call("export", run, "--to", "web", "--output", tmp_path / "page")
+    assert (refused.code, "model.kind: found 'hmm', which is fitted" in refused.err) == (2, True), refused.err
     long = " ".join(["fox"] * 1000)
     assert len(call("predict", run, stdin=long.encode()).out.split()) == 1000

@@ -11,7 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 import dragoman
 from dragoman.base.errors import ConfigError, DataError
-from dragoman.data.translation_memory import TranslationMemory, tokens_of
+from dragoman.data.translation_memory import TranslationMemory, words_and_signs
 from tests.conftest import TrainedFolder, call, words
 
 
@@ -85,7 +85,7 @@ def test_texts_that_are_nearly_the_same() -> None:
     assert memory.fuzzy("按下按键")[0].target == "b"
     assert memory.exact("ünïcode") is None
     assert memory.fuzzy("") == memory.fuzzy("nothing of it") == []
-    assert tokens_of("Don't stop 按下!") == ["don", "'", "t", "stop", "按", "下", "!"]
+    assert words_and_signs("Don't stop 按下!") == ["don", "'", "t", "stop", "按", "下", "!"]
 
 
 def test_mistakes(inside: TrainedFolder, tmp_path: Path) -> None:

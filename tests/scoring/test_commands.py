@@ -51,7 +51,8 @@ def test_the_documentation_lists_every_metric() -> None:
 
 def test_default_and_named_metrics(folder: Path) -> None:
     usual = json.loads(call("score", "base", "refs", "--json").out)
-    assert set(usual) == {*SCORE_DEFAULTS["words"], "segments", "signatures"}
+    assert set(usual) == {*SCORE_DEFAULTS["words"], "segments", "signatures", "terms"}
+    assert set(usual["terms"]["bleu"]) >= {"precisions", "brevity_penalty", "output_length", "reference_length"}
     asked = json.loads(call("score", "base", "refs", "two", "--metric", "ter", "--metric", "rouge-l", "--json").out)
     assert set(asked) == {"ter", "rouge-l", "segments", "signatures"}
     assert asked["signatures"]["ter"].startswith("nrefs:3|case:lc|tok:tercom")

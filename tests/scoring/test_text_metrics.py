@@ -44,7 +44,7 @@ def test_bleu_taken_apart_is_sacrebleu() -> None:
         assert apart is not None
         found = apart(outputs, references)
         oracle = metric.corpus_score(outputs, list(itertools.zip_longest(*references)))
-        assert [found["score"], found["brevity_penalty"]] == [oracle.score, oracle.bp]
+        assert [found["score"], found["brevity_penalty"]] == pytest.approx([oracle.score, oracle.bp])
         assert [100 * precision for precision in found["precisions"]] == pytest.approx(oracle.precisions)
         assert [found["output_length"], found["reference_length"]] == [oracle.sys_len, oracle.ref_len]
         for texts, output, segment in zip(references, outputs, found["segments"], strict=True):
@@ -53,6 +53,27 @@ def test_bleu_taken_apart_is_sacrebleu() -> None:
             assert [len(flags) for flags in segment["matched"]] == single.totals
         clipped = found["segments"][30]["matched"]
         assert clipped[0].count(True) == (2 if name == "bleu" else 6)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "references"),
+    [
+        (["a b c d e f", "the cat sat"], [["a b c d e g h"], ["the cat sat", "a cat"]]),
+        (["a b c", "d"], [["a b d"], ["e"]]),  # no match of three or four words
+        (["a", "b"], [["a b c d e"], ["b"]]),  # no n-grams of two words
+        (["x y z w v"], [["a b c d e"]]),  # no match at all
+        (["", ""], [["a b"], ["c"]]),
+        ([""], [[""]]),
+    ],
+)
+def test_terms_of_bleu_are_those_of_sacrebleu(outputs: list[str], references: list[list[str]]) -> None:
+    metric, oracle = METRICS["bleu"], BLEU(force=True).corpus_score(outputs, list(itertools.zip_longest(*references)))
+    assert metric.terms is not None
+    terms = metric.terms(metric.statistics(outputs, references).rows.sum(axis=0))
+    assert [100 * precision for precision in terms["precisions"]] == pytest.approx(oracle.precisions)
+    assert (terms["matches"], terms["totals"]) == (oracle.counts, oracle.totals)
+    assert terms["brevity_penalty"] == pytest.approx(oracle.bp)
+    assert (terms["output_length"], terms["reference_length"]) == (oracle.sys_len, oracle.ref_len)
 
 
 def test_bleu_splits_text_without_spaces_into_characters() -> None:

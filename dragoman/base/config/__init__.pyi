@@ -6,6 +6,7 @@ from dragoman.base.config.dumper import differences as differences
 from dragoman.base.config.dumper import dump as dump
 from dragoman.base.config.fields import Accepted as Accepted
 from dragoman.base.config.fields import Depth as Depth
+from dragoman.base.config.fields import Limited as Limited
 from dragoman.base.config.fields import Range as Range
 from dragoman.base.config.fields import Share as Share
 from dragoman.base.config.fields import Size as Size

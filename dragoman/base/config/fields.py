@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 from dragoman.base.config.table import Table
 from dragoman.base.config.toml_text import either, one_of
+from dragoman.base.errors import ConfigError
 
 T = TypeVar("T")
 Listing = Callable[[], str]
@@ -28,6 +30,8 @@ class Range:
     exclusive_minimum: bool = False
 
     def holds(self, value: float) -> bool:
+        if isinstance(value, float) and not math.isfinite(value):
+            return False  # no comparison with nan holds, nor does its negation
         low, high = self.minimum, self.maximum
         above = low is None or value > low or (value == low and not self.exclusive_minimum)
         below = high is None or value < high or (value == high and not self.exclusive_maximum)
@@ -186,6 +190,19 @@ def type_hints(cls: Any) -> Mapping[str, Any]:
 def fields_of(cls: Any) -> Mapping[str, dataclasses.Field[Any]]:
     """The fields of a dataclass that its constructor takes, by name."""
     return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+
+class Limited:
+    """Options whose numbers are finite and within their limits, whether a command or Python gave them."""
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        for name, annotation in type_hints(cls).items():
+            value: Any = getattr(self, name, None)
+            for part, limits in union_members(annotation, Range()) if type(value) in (int, float) else ():
+                if part in (int, float) and not limits.holds(value):
+                    expected = ", ".join(filter(None, ("a finite number", limits.words)))
+                    raise ConfigError(f"{name}: found {value}, expected {expected}")
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from dragoman.base import ConfigError, hint
-from dragoman.base.config import Range, setting
+from dragoman.base.config import Limited, Range, setting
 from dragoman.data.languages import load_identifier, same_language
 
 SMOOTHING = 15  # characters added to both lengths, so that short pairs may differ more
@@ -213,7 +213,7 @@ def rules_text(default: bool) -> str:
 
 
 @dataclass(frozen=True)
-class CleanOptions:
+class CleanOptions(Limited):
     """Which rules `clean` applies, and where it writes."""
 
     output: str = setting(help="the pairs that are kept: .tsv or .jsonl", flag="-o --output")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from dragoman.base import ConfigError
-from dragoman.base.config import Range, Size, setting
+from dragoman.base.config import Limited, Range, Size, setting
 from dragoman.scoring import Links, links_text
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ AlignmentModel = Literal["ibm1", "ibm2", "ibm3", "hmm"]
 
 
 @dataclass(frozen=True)
-class AlignOptions:
+class AlignOptions(Limited):
     """How the words of pairs are aligned."""
 
     model: AlignmentModel | None = setting(
@@ -96,7 +96,7 @@ class AlignOptions:
 
 
 @dataclass(frozen=True)
-class TermOptions:
+class TermOptions(Limited):
     """Which terms are extracted from pairs."""
 
     model: AlignmentModel = setting("hmm", help="The word alignment model.", flag="--model")

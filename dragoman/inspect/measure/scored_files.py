@@ -93,6 +93,9 @@ def score_files(
     counts = text_statistics(outputs, truth, metrics, sources)
     scores: dict[str, Any] = {"segments": len(outputs)}
     scores |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
+    made_of = {name: metric.terms for name, metric in metrics.items() if metric.terms is not None}
+    if made_of:
+        scores["terms"] = {name: terms(counts[name].rows.sum(axis=0)) for name, terms in made_of.items()}
     lines: list[str] = []
     if options.ngrams:
         scores["ngrams"] = taken_apart(outputs, truth, metrics)

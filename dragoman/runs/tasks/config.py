@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dragoman.base import ConfigError, hint
+from dragoman.base import ConfigError, hint, nearest
 from dragoman.base import config as settings
 from dragoman.data import with_local_files
 from dragoman.data.media import MEDIA_CONFIGS
@@ -86,7 +86,13 @@ def from_table(table: Mapping[str, Any]) -> Config:
     task = table.get("task", DEFAULT_TASK)
     if not isinstance(task, str) or task not in TASKS:
         raise ConfigError(f"task: found {settings.inline(task)}, no such task. {hint(str(task), TASKS)}")
-    return settings.build(TASKS[task].config, table)
+    try:
+        return settings.build(TASKS[task].config, table)
+    except ConfigError as error:
+        kind = model.get("kind") if isinstance(model := table.get("model"), Mapping) else model
+        if isinstance(kind, str) and str(error).startswith("model") and (name := nearest(kind, preset_names())):
+            raise ConfigError(f"{error}. Did you mean preset={name}?") from None
+        raise
 
 
 def started_folder(table: Mapping[str, Any]) -> str:

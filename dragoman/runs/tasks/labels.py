@@ -350,6 +350,8 @@ class TagConfig(NoSearchConfig):
             yield f'tokenizer.source: found "{source.kind}", which has no frames to tag; expected recordings or text'
         if isinstance(source, NumbersConfig) and getattr(model, "read", "first") != "first":
             yield "model.read: found 'mean', but steps have one vector each; leave it out"
+        if model.kind == "hmm":
+            yield from self.unused_settings(["train.start_from"], 'has no meaning for model.kind = "hmm"')
         if model.kind == "hmm" and isinstance(source, (NumbersConfig, *MEDIA)):
             yield f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"'
 
