@@ -145,15 +145,26 @@ def test_help_is_quick_and_imports_no_torch() -> None:
 
 
 def test_modules_import_without_packages_that_only_some_work_needs() -> None:
-    """Machines where nothing can be installed train and predict all the same. Only the server imports its framework."""
+    """Machines where nothing can be installed train and predict all the same. Only the server imports its framework.
+
+    No module reads a table of plug-ins while it is imported: the first read loads these, and they import the package.
+    """
     script = (
         "import importlib, pkgutil, sys, dragoman\n"
-        "sys.modules |= dict.fromkeys(('rapidfuzz', 'snowballstemmer', 'ctranslate2', 'onnx', 'PIL', 'soundfile'))\n"
-        "for module in pkgutil.walk_packages(dragoman.__path__, 'dragoman.'):\n"
-        "    if not module.name.endswith(('_triton', '__main__')) and '.serving' not in module.name:\n"
-        "        importlib.import_module(module.name)\n"
+        "from dragoman.base import plugins\n"
+        "missing = dict.fromkeys(('rapidfuzz', 'snowballstemmer', 'ctranslate2', 'onnx', 'PIL', 'soundfile'))\n"
+        "sys.modules |= missing\n"
+        "names = [module.name for module in pkgutil.walk_packages(dragoman.__path__, 'dragoman.')]\n"
+        "for served in (False, True):\n"
+        "    for name in names:\n"
+        "        if not name.endswith(('_triton', '__main__')) and ('.serving' in name) == served:\n"
+        "            importlib.import_module(name)\n"
+        "            assert not plugins.loaded, name\n"
+        "    for name in missing:\n"
+        "        sys.modules.pop(name, None)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_prediction_and_training_import_nothing_they_do_not_need() -> None:

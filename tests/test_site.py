@@ -130,9 +130,10 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         own = f"http://127.0.0.1:{server.server_port}/"
         with playwright.sync_playwright() as started:
-            browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+            browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=120_000)
             for width, scheme in ((1280, "light"), (390, "dark")):
                 page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+                page.set_default_timeout(120_000)
                 asked: list[str] = []
                 page.on("request", lambda request, asked=asked: asked.append(request.url))
                 for name in ("index.html", "how-to/serving.html", "reference/settings/train.html"):

@@ -105,20 +105,6 @@ def test_register_takes_entries_only() -> None:
         dragoman.register(3)
 
 
-def test_no_module_of_the_package_reads_a_table_while_it_is_imported() -> None:
-    """The first read loads the plug-ins, and these import modules of the package."""
-    script = """
-import importlib, pkgutil, dragoman
-from dragoman.base import plugins
-for module in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
-    if not module.name.endswith(("__main__", "_triton")):
-        importlib.import_module(module.name)
-        assert not plugins.loaded, module.name
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 # ---------------------------------------------------------------------- an installed package, from the command line
 
 SHORT = ["train.steps=4", "train.validate_every=4", "train.decode=4", "train.device=cpu"]

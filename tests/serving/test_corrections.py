@@ -158,8 +158,11 @@ def test_a_suggestion_goes_from_the_page_to_the_review(correcting: Live, log: Co
         pytest.skip("no Chromium is installed")
     known, wrong = {item.id for item in log.read()}, list[str]()
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = started.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"], timeout=120_000
+        )
         context = browser.new_context(viewport={"width": 400, "height": 800})
+        context.set_default_timeout(120_000)
         context.add_init_script("sessionStorage.setItem('dragoman-token', 'secret')")
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -31,7 +31,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=120_000)
         yield found
         with suppress(Error):
             found.close()

@@ -35,7 +35,7 @@ def run_javascript(entry: str, function: str, data: Any, folder: Path) -> Any:
         pytest.skip("neither node nor Chromium found: tests of JavaScript need one")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra 'dev')")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=120_000)
         try:
             return browser.new_page().evaluate(f"(data) => {work}(data)", data)
         finally:

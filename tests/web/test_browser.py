@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: tes
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        found = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=120_000)
         yield found
         found.close()
 
@@ -56,6 +56,7 @@ class Opened:
 
     def __init__(self, browser: Any, path: Path, fragment: str = "", width: int = 1200, scheme: str = "light") -> None:
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        context.set_default_timeout(120_000)
         self.page = context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []

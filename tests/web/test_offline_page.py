@@ -131,7 +131,7 @@ def site(trained_folder: TrainedFolder, tmp_path_factory: pytest.TempPathFactory
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra 'dev')")
     with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=120_000)
         yield opened
         opened.close()
 
@@ -141,6 +141,7 @@ class Opened:
 
     def __init__(self, browser: Any, url: str, width: int = 1200, scheme: str = "light") -> None:
         self.context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        self.context.set_default_timeout(120_000)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
