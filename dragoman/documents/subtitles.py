@@ -12,7 +12,7 @@ from dragoman.base import DataError
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.html_tokens import unescape_text
 from dragoman.documents.references import MARKUP, escape_like
-from dragoman.inference.segments import Escape, Token, block_of, unchanged
+from dragoman.inference.segments import Block, Escape, Token, block_of, unchanged
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 _TIMING = re.compile(r"[ \t]*\d+(?::\d+){1,2}(?:[.,:]\d+)?[ \t]*-->[ \t]*\d")

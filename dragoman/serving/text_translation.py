@@ -177,7 +177,7 @@ def translator_of(
     context: str = "",
 ) -> Translator:
     """A run with the options of one request; what texts must keep is kept."""
-    if form == "html" or any(find_placeholders(text) for text in texts):
+    if any(find_placeholders(text) for text in texts):
         options = replace(options, placeholders=True)
     return Translator(call, model, replace(options, scores=False), form, context)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dragoman.base import DragomanError
@@ -40,7 +40,8 @@ class Translator:
         self, call: ServerCall, model: ServedModel, options: DecodingOptions, form: str = "text", context: str = ""
     ) -> None:
         self.call, self.model, self.form = call, model, form
-        self.build = InputBuilder(options, model)
+        kept = options.placeholders or form == "html"
+        self.build = InputBuilder(replace(options, placeholders=kept), model)
         self.before = [" ".join(sentence.text.split()) for sentence in self.sentences(context) if sentence.text.strip()]
 
     async def translate(self, texts: Sequence[str], split: bool = True, align: bool = False) -> list[Translated]:

@@ -87,7 +87,7 @@ async def translated(request: Request) -> dict[str, Any]:
         find_route(call.state, TranslationJob(body.source, body.target, unserved), body.source)
         return answer(Translated(text), text)  # one language: nothing to translate
     model, tag = found[0]
-    translator = translator_of(call, model, DecodingOptions(tag=tag or None), [text], "text")
+    translator = translator_of(call, model, DecodingOptions(tag=tag or None, placeholders=True), [text], "text")
     (output,) = await translator.translate([text], split=not body.single, align=True)
     return answer(output, text)
 

@@ -81,9 +81,14 @@ async def translated_outputs(
     tables = [prediction_table(output, model) for output in outputs]
     if body.checks:
         source = "" if model.source == UNKNOWN else model.source
-        target = language_of_tag(body.tag) if body.tag else model.targets[0].replace(UNKNOWN, "")
+        target = language_of_tag(options.tag) if options.tag else model.targets[0].replace(UNKNOWN, "")
         check = checker(source, target, options.terminology)
-        await in_thread(lambda: [add_findings(*pair, check) for pair in zip(tables, texts, strict=True)], texts)
+
+        def add_all() -> None:
+            for table, text in zip(tables, texts, strict=True):
+                add_findings(table, text, check)
+
+        await call.prepare(add_all, texts)
     return tables
 
 
