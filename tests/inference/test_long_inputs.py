@@ -55,7 +55,9 @@ def sentence(draw: random.Random, length: int) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     def make(place: Path) -> None:
         draw = random.Random(2)
-        rows = [(text, text.upper()) for text in (sentence(draw, draw.randint(4, 12)) for _ in range(1_150))]
+        rows: list[tuple[str, ...]] = [
+            (text, text.upper()) for text in (sentence(draw, draw.randint(4, 12)) for _ in range(1_150))
+        ]
         write_rows(place / "pairs.tsv", rows)
         with quiet_machine(place / "cache"), contextlib.chdir(place):
             result = call(
@@ -264,6 +266,6 @@ def test_commands_and_documents_split_alike(folder: Path, predictor: Predictor) 
         assert predicted.code == translated.code == 0, predicted.err + translated.err
         assert predicted.err.count("as in 99 % of the training; read in") == (0 if more else 2)
         outputs.append((predicted.lines, translated.lines))
-    (predicted, translated), (whole, sentences) = outputs
-    assert predicted == translated
-    assert whole[1] == sentences[1] != predicted[1]  # a document is cut at sentences, but no longer at clauses
+    (lines, document), (whole, sentences) = outputs
+    assert lines == document
+    assert whole[1] == sentences[1] != lines[1]  # a document is cut at sentences, but no longer at clauses
