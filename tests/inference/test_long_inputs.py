@@ -99,11 +99,11 @@ def parts(text: str, limits: LengthLimits = LIMITS, **constraints: Any) -> tuple
         ("a b c, d e f g h, i", ["a b c,", "d e f g h, i"]),  # then clauses, nearest to the middle
         ("a b c; d e – f g", ["a b c;", "d e – f g"]),
         ("a b c - d e f g", ["a b c -", "d e f g"]),
-        ("甲 乙 丙，丁 戊 己 庚 辛", ["甲 乙 丙，", "丁 戊 己 庚 辛"]),
-        ("a b c d e f g", ["a b c d e f g"]),  # no clause, and hardly longer
+        ("甲 乙 丙，丁 戊 己 庚 辛 壬", ["甲 乙 丙，", "丁 戊 己 庚 辛 壬"]),
+        ("a b, c d, e f g", ["a b, c d, e f g"]),  # hardly longer
         ("a b c d e f g h", ["a b c d", "e f g h"]),  # at spaces
         ("a <b title='x, y'> d e f g", ["a <b title='x, y'>", "d e f g"]),  # not inside of tags
-        ("{n, plural, one {c} other {d}} e", ["{n, plural, one {c} other {d}} e"]),
+        ("{n, plural, one {c} few {d} other {e}}", ["{n, plural, one {c} few {d} other {e}}"]),
         ("a b c d {n, plural, one {c} other {d}} e", ["a b c d", "{n, plural, one {c} other {d}} e"]),
     ],
 )
