@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
+import random
 import runpy
 import signal
 import socket
@@ -98,7 +100,7 @@ class Command:
         """The exit code, if the process has ended."""
         return self.process.exitcode
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 240) -> int:
         """The exit code; a process that still runs after so long is killed."""
         self.process.join(seconds)
         if self.process.exitcode is None:
@@ -106,7 +108,7 @@ class Command:
             raise subprocess.TimeoutExpired("dragoman", seconds)
         return self.process.exitcode
 
-    def finish(self, seconds: float = 120) -> tuple[int, str]:
+    def finish(self, seconds: float = 240) -> tuple[int, str]:
         """The exit code and what was said on standard error; a process that runs longer is killed."""
         assert self.stderr is not None
         limit = threading.Timer(seconds, self.process.kill)
@@ -118,10 +120,12 @@ class Command:
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+    """A port below those that the system gives to connections: none of these takes it before it is used."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def two_processes(arguments: Iterable[str | Path], environment: Mapping[str, str]) -> list[tuple[int, str]]:

@@ -42,7 +42,7 @@ def run_process(*arguments: str, **named: Any) -> subprocess.CompletedProcess[by
         stdout=named.pop("stdout", subprocess.PIPE),
         stderr=subprocess.PIPE,
         env=environment,
-        timeout=120,
+        timeout=240,
         check=False,
         **named,
     )
@@ -757,7 +757,7 @@ def test_a_reader_that_leaves_is_no_error(inside: TrainedFolder) -> None:
         assert process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(60) == 141
+        assert process.wait(240) == 141
 
 
 def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: TrainedFolder) -> None:
@@ -781,7 +781,7 @@ def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: 
         assert b"training did not have: '\xc3\xa4' (first in input 3)" in process.stderr.readline()
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
         assert process.returncode == 130
         assert err.strip() == b"interrupted"
     finally:

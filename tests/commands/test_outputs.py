@@ -59,7 +59,7 @@ def test_standard_output_may_not_be_the_input(inside: TrainedFolder) -> None:
     file = inside.write("both.txt", "ab\n")
     command = [sys.executable, "-m", "dragoman", "predict", str(inside.run), str(file)]
     with file.open("a") as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert "standard output goes to this input" in done.stderr
     assert file.read_text() == "ab\n"

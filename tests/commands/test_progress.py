@@ -46,7 +46,7 @@ def at_a_terminal(*arguments: str | Path, stdout: Path | None = None, stdin: byt
                 if not some:
                     break
                 shown += some
-            code = process.wait(60)
+            code = process.wait(240)
     finally:
         os.close(ours)
     return code, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())

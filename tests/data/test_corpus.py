@@ -414,7 +414,7 @@ def test_the_cache_folder_can_be_chosen(tmp_path: Path, cache: Path, monkeypatch
 
 
 def _prepare_together(data: DataConfig, all_ready: Any, results: Any) -> None:
-    all_ready.wait(60)
+    all_ready.wait(240)
     corpus = prepare_corpus(data, CHARACTERS)
     results.put((len(corpus.train), len(corpus.valid)))
 
@@ -426,9 +426,9 @@ def test_several_processes_may_prepare_the_same_text_at_once(tmp_path: Path, cac
     workers = [CONTEXT.Process(target=_prepare_together, args=asked, daemon=True) for _ in range(4)]
     for worker in workers:
         worker.start()
-    found = {results.get(timeout=60) for _ in workers}
+    found = {results.get(timeout=240) for _ in workers}
     for worker in workers:
-        worker.join(60)
+        worker.join(240)
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert len(found) == 1
     assert len(list(cache.iterdir())) == 1

@@ -47,7 +47,7 @@ def test_an_export_to_ctranslate2_translates_text_without_dragoman(tmp_path: Pat
     lines = "".join(f"{text}\n" for text in TEXTS["source"])
     said = subprocess.run(
         [sys.executable, "-I", "-c", f"{program}\nassert 'dragoman' not in sys.modules"],
-        input=lines, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=120,
+        input=lines, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=240,
         env=os.environ | {"PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     assert said.returncode == 0, said.stderr

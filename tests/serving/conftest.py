@@ -61,16 +61,16 @@ def serving(config: ServeConfig, spool: Path) -> Iterator[Live]:
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert ready.wait(60), "the server did not start"
+    assert ready.wait(240), "the server did not start"
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=240) as client:
         live = Live(url, found[0], client, listening, found[1])
         try:
             yield live
         finally:  # or a test that fails would never end
             if not live.state.draining:
                 live.stop()
-    thread.join(60)
+    thread.join(240)
     assert not thread.is_alive()
 
 

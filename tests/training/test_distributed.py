@@ -90,7 +90,7 @@ def test_two_processes_train_like_one_after_losses_and_a_stop(
         job = torchrun(config, run)
         wait_for(step, run, job)
         os.kill(process_of(job, rank), signal.SIGKILL)
-        said = job.communicate(timeout=120)[1]
+        said = job.communicate(timeout=240)[1]
         assert job.returncode != 0
         assert len(ours(said)) == 1, said
         assert ours(said)[0].startswith(f"dragoman: a process of this job was lost (seen by process {2 - rank} of 2)")
@@ -100,12 +100,12 @@ def test_two_processes_train_like_one_after_losses_and_a_stop(
     job = torchrun(config, run)
     wait_for(27, run, job)
     job.terminate()
-    said = job.communicate(timeout=120)[1]
+    said = job.communicate(timeout=240)[1]
     reached = max(Checkpoints(run).steps())
     assert ours(said) == [f"stopped and saved at step {reached}; the same command resumes from there"], said
     assert 27 <= reached < STEPS
     job = torchrun(config, run)
-    said = job.communicate(timeout=120)[1]
+    said = job.communicate(timeout=240)[1]
     assert (job.returncode, ours(said)) == (0, [])
     assert leftovers(folder) == []
 
@@ -249,7 +249,7 @@ def test_a_user_mistake_is_told_once(folder: Path) -> None:
     (folder / "bad.tsv").write_text("a\tb\nc\n", encoding="utf-8")
     config = write_config(folder / "bad.toml", table(folder / "bad.tsv"))
     job = torchrun(config, folder / "bad-run")
-    said = job.communicate(timeout=120)[1]
+    said = job.communicate(timeout=240)[1]
     assert job.returncode != 0
     assert len(ours(said)) == 1, said
     assert "bad.tsv:2: found 1 column, expected 2 with a tab between them" in ours(said)[0]

@@ -123,7 +123,7 @@ def run_two(folder: Path) -> None:
     for started in children:
         started.start()
     for started in children:
-        started.join(120)
+        started.join(240)
         assert started.exitcode == 0
 
 
