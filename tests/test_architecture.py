@@ -169,3 +169,109 @@ optimizer.step()
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+WRITERS = {
+    "shutil": {"copy", "copy2", "copyfile", "copytree", "move", "rmtree"},
+    "os": {"link", "open", "remove", "removedirs", "rename", "renames", "replace", "symlink", "truncate", "unlink"},
+}
+WRITING_METHODS = {
+    "chmod", "hardlink_to", "rename", "replace", "symlink_to", "touch", "unlink", "write_bytes", "write_text",
+}  # fmt: skip
+NEW_FILES = ("atomic_write", "create_empty", "mkdtemp", "TemporaryDirectory")  # what they give is nobody else's
+CACHE = "in the user's own cache, in no run"
+MAY_WRITE = {  # files and folders of the package that need no functions of base/files.py, and why
+    "base/files.py": "the functions themselves",
+    "cli.py": "closed standard streams become /dev/null",
+    "data/corpus.py": CACHE,
+    "data/corpus_cache.py": CACHE,
+    "data/remote.py": CACHE,
+    "data/store.py": CACHE,
+    "data/tokenise.py": CACHE,
+    "data/workers.py": CACHE,
+    "auto/demonstration.py": "in a folder that the user names",
+    "exchange/": "in the new folder that registry.py makes for an exporter and moves to its place at the end",
+    "serving/": "in the server's own folder",
+    "training/checkpoints.py": "safetensors gives a new file a mode that the user did not choose",
+    "training/runtime.py": "a marker in the system's temporary folder",
+}
+
+
+def own_names(tree: ast.AST) -> set[str]:
+    """The names of new files and temporary folders, and of the entries of lists of them."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        pairs: list[tuple[ast.expr, ast.expr | None]] = []
+        if isinstance(node, ast.With):
+            pairs = [(item.context_expr, item.optional_vars) for item in node.items]
+        elif isinstance(node, ast.Assign):
+            pairs = [(node.value, node.targets[0])]
+        elif isinstance(node, ast.comprehension | ast.For):
+            pairs = [(node.iter, node.target)]
+        for value, target in pairs:
+            parts = list(ast.walk(value))
+            made = any(isinstance(part, ast.Call) and ast.unparse(part.func).endswith(NEW_FILES) for part in parts)
+            if target is not None and (made or {part.id for part in parts if isinstance(part, ast.Name)} & found):
+                found |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return found
+
+
+def writes(call: ast.Call, own: set[str]) -> bool:
+    """Whether a call deletes, copies, moves or writes a file that may be anybody's."""
+    function, mode = call.func, None
+    if isinstance(function, ast.Name):
+        if function.id != "open":
+            return False
+        mode = call.args[1] if len(call.args) > 1 else None
+    elif isinstance(function, ast.Attribute):
+        place = function.value
+        if isinstance(place, ast.Name) and place.id in WRITERS:
+            return function.attr in WRITERS[place.id]
+        if function.attr in WRITING_METHODS:  # replace: of a path, not of a text
+            found = function.attr != "replace" or (len(call.args) == 1 and not call.keywords)
+        else:
+            mode = call.args[0] if function.attr == "open" and call.args else None
+            found = False
+        for part in ast.walk(place):
+            if isinstance(part, ast.Call) and ast.unparse(part.func).endswith(NEW_FILES):
+                return False
+            if isinstance(part, ast.Name) and part.id in own:
+                return False
+        if found:
+            return True
+    text = mode.value if isinstance(mode, ast.Constant) and isinstance(mode.value, str) else ""
+    return len(text) < 4 and bool(set(text) & set("wax+"))
+
+
+def writing_calls(source: str) -> list[str]:
+    tree = ast.parse(source)
+    own = own_names(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and writes(node, own)]
+    return [f"{call.lineno}: {ast.unparse(call)}" for call in calls]
+
+
+def test_files_of_runs_are_written_by_the_functions_that_follow_no_links() -> None:
+    needed = set()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        found = writing_calls(path.read_text(encoding="utf-8"))
+        allowed = {place for place in MAY_WRITE if name.startswith(place)}
+        assert not found or allowed, f"{name}:{found[0]}: use a function of base/files.py"
+        needed |= allowed if found else set()
+    assert needed == set(MAY_WRITE)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "shutil.rmtree(path)",
+        "path.unlink()",
+        "a.replace(b)",
+        "path.write_text('')",
+        "path.open('w')",
+        "open(path, 'ab')",
+    ],
+)
+def test_a_write_past_these_functions_is_found(line: str) -> None:
+    assert writing_calls(line)
+    assert not writing_calls("text.replace('a', 'b'); path.open(); path.open('rb'); open(path); replace(config, a=1)")

@@ -51,7 +51,7 @@ def test_faulty_file_operations_lose_nothing() -> None:
 
 @pytest.mark.slow  # the campaign itself runs all cases
 def test_nothing_is_written_through_links() -> None:
-    assert re.search(r"^links: 6 cases, 0 failures", script("links.py", "--only", "shortlist"), re.MULTILINE)
+    assert re.search(r"^links: \d+ cases, 0 failures", script("links.py", "--only", "shortlist"), re.MULTILINE)
 
 
 def test_parsers_take_linear_time() -> None:

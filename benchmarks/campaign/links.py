@@ -3,7 +3,7 @@
 Each command runs once to see which paths it writes (an audit hook sees those of Python, the folder's content those of
 native code). Then it runs once for every such path and every kind of link: to a file of the user's, to a folder of the
 user's, and to nothing. It must end well or with one line and exit code 2, and the files that the links lead to must
-stay as they are.
+stay as they are. A pipe in place of every file that a command writes or finds must not stop it for ever either.
 
 python benchmarks/campaign/links.py [--only COMMAND] [--processes P] [--seconds S] [--output FAILURES]
 """
@@ -23,13 +23,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
+from dragoman.data import Correction, CorrectionLog
+from dragoman.runs import Run, add_version
 from tests.training.kill_driver import Driver, ended, fork
 
 LINKS = ("a file", "a folder", "nothing")
+PIPE = "a pipe"
 MAX_SECONDS = 120
+FEW = ["train.patience=0", "train.batch_tokens=4096"]
 SHORT = ["train.steps=4", "train.save_every=2", "train.validate_every=2", "train.log_every=2", "train.decode=2"]
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 Arguments = Callable[[Path], list[str]]
+PREPARED = ("fit", "search", "rollback", "accept")  # commands with a folder of their own
 
 
 class Watch:
@@ -67,6 +72,11 @@ class DirectPool:
         return ((job, run_job(job)) for job in jobs)
 
 
+def made_up(count: int) -> list[str]:
+    """Words that the training data do not have."""
+    return ["".join("ijklmnop"[number // 8**place % 8] for place in range(3)) for number in range(count)]
+
+
 def content(folder: Path) -> dict[str, bytes | None]:
     """Every path under a folder, with the bytes of the files."""
     return {
@@ -86,6 +96,8 @@ class Linked:
         lines.write_text("abc\nfed\ncab\n", encoding="utf-8")
         text.write_text("abc\n\nfed *cab*\n", encoding="utf-8")
         (folder / "empty").mkdir()
+        corrections = folder / "corrections.tsv"
+        corrections.write_text("".join(f"{word}\t{word[::-1]}x\n" for word in made_up(60)), encoding="utf-8")
         self.do(["train", config, "--quiet", "--run", str(run), *SHORT, "train.tensorboard=true"])
         engine = ("engine=ctranslate2", "--beam", "1")
         # The folder that a command writes to, and its arguments.
@@ -99,16 +111,34 @@ class Linked:
             "calibrate": ("trained", lambda path: ["calibrate", str(path), pairs]),
             "shortlist": ("trained", lambda path: ["shortlist", str(path)]),
             "shards": ("empty", lambda path: ["predict", str(run), str(lines), "--shards", str(path)]),
+            "adapt": ("trained", lambda path: ["adapt", str(path), str(corrections), "--quiet", *SHORT, *FEW]),
+            "rollback": ("adapted", lambda path: ["adapt", str(path), "--rollback", "1"]),
+            "accept": ("log", lambda path: ["corrections", "accept", str(path), "--all"]),
+            "distil": ("empty", lambda path: ["distil", str(run), "--quiet", "--run", f"{path}/student", *SHORT]),
+            "export": ("empty", lambda path: ["export", str(run), "--to", "ctranslate2", "--output", f"{path}/model"]),
             "translate": ("empty", lambda path: ["translate", str(run), str(text), "-o", str(path)]),
         }
         self.cases: list[tuple[str, str, str]] = []
         for name in [only] if only else self.commands:
-            if name in ("fit", "search"):
+            if name in PREPARED:
                 self.prepare(name)
-            self.cases += [(name, path, link) for path in self.written(*self.template(name)) for link in LINKS]
+            written, template = self.written(*self.template(name)), self.template(name)[0]
+            self.cases += [(name, path, link) for path in written for link in LINKS]
+            there = [str(path.relative_to(template)) for path in template.rglob("*") if path.is_file()]
+            self.cases += [(name, path, PIPE) for path in sorted({*written, *there})]
 
     def prepare(self, name: str) -> None:
         """Make a run that is as if its training had been killed at the very end."""
+        if name == "rollback":
+            adapted = self.folder / "adapted"
+            shutil.copytree(self.folder / "trained", adapted)
+            for label in ("training", "corrections"):
+                add_version(Run(adapted), adapted / "weights.safetensors", label, {})
+            return
+        if name == "accept":
+            CorrectionLog(self.folder / "log").create()
+            CorrectionLog(self.folder / "log").add(Correction("abc", "fed", "cba", "run", "weights"))
+            return
         if name == "fit":
             fitted = self.folder / "fitted"
             self.do(["train", str(self.driver.configs["ngram"]), "--quiet", "--run", str(fitted)])
@@ -169,7 +199,10 @@ class Linked:
         linked = place / path
         linked.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(linked) if linked.is_dir() else linked.unlink(missing_ok=True)
-        linked.symlink_to({"a file": mine / "file", "a folder": mine / "folder", "nothing": mine / "new"}[link])
+        if link == PIPE:
+            os.mkfifo(linked)
+        else:
+            linked.symlink_to({"a file": mine / "file", "a folder": mine / "folder", "nothing": mine / "new"}[link])
         code, said, _ = self.do(arguments(place), place)
         outcome = {0: "ended well", 2: "refused"}.get(code or 0, "FAILED")
         counts = Counter({f"{name}: {outcome}": 1})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.auto.configure import configure
-from dragoman.base import DataError, write_text
+from dragoman.base import DataError, make_folder, write_text
 from dragoman.base import config as settings
 from dragoman.classical import NGramTransducerConfig, PhraseBasedConfig
 from dragoman.data import DataConfig, Example, Files, source_hash, usable_examples
@@ -155,7 +155,7 @@ def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:
         raise DataError(f"{files}: found {len(sources)} different sources, expected 20 or more to train and test on")
     chosen = set(sources[-count:])  # the lowest hashes become the validation data
     path, test = folder / "train.tsv", [example for example in examples if source_hash(example) in chosen]
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     lines = [f"{example.source}\t{example.references[0]}" for example in examples if source_hash(example) not in chosen]
     if any(line.count("\t") != 1 or "\n" in line for line in lines):
         raise DataError(f"{files}: found a tab inside a text; name the test pairs with --test instead")

@@ -152,7 +152,9 @@ def write_parts(
     first = test + (held_out_share(total) / 2 if valid else 0.0)  # training pairs have hashes from here on
     counts = [0] * len(names)
     with ExitStack() as stack:
-        beside = [stack.enter_context(atomic_write(path)) for path in (*names, *([valid] if valid else ()))]
+        beside = [
+            stack.enter_context(atomic_write(path, follow_link=False)) for path in (*names, *([valid] if valid else ()))
+        ]
         written = [stack.enter_context(path.open("w", encoding="utf-8")) for path in beside]
         for example in usable(config, config.data.train, display, "writing parts of the data"):
             place = source_hash(example) / 2**64

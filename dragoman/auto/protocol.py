@@ -5,7 +5,6 @@ Or each on several tasks, as in GLUE: a row for each configuration, a column for
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.auto.trial import is_fitted, train_trial
-from dragoman.base import ConfigError, DataError
+from dragoman.base import ConfigError, DataError, remove_folder
 from dragoman.base import config as settings
 from dragoman.runs import Run, is_run
 from dragoman.runs.tasks import Config, build
@@ -116,7 +115,7 @@ def _steps(pilot: Config, folder: Path, budget: Budget, say: Callable[[str], Non
                 break
             steps *= 5
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        remove_folder(beside)
     chosen = max(10, int(fitting))
     say(f"{folder.name}: the budget is about {chosen:,} steps")
     return chosen

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -80,21 +80,92 @@ def digests(paths: Sequence[Path]) -> list[str]:
         return list(pool.map(digest, paths))
 
 
-# A run folder may come from anybody, so symbolic links in it are never followed for writing.
+# A run folder may come from anybody, so symbolic links in it are never followed for writing. Whatever is written, moved
+# or deleted in a run is so by these functions (tests/test_architecture.py).
+
+
+def check_folders_above(path: Path) -> None:
+    """Raise RunError if a folder between a run and a part of it is a symbolic link: the part would be elsewhere.
+
+    Links that lead to the run are the user's own.
+    """
+    above = path.absolute().parents
+    for number, folder in enumerate(above):
+        if folder.is_symlink() and any(may_be_strange(other) for other in above[number + 1 :]):
+            raise RunError(
+                f"{folder}: found a symbolic link, expected a folder; move the folder here, or remove the link"
+            )
+
+
+def may_be_strange(folder: Path) -> bool:
+    """Whether this is the folder of a run, a search or a learning curve, which may come from anybody."""
+    return ((folder / "config.toml").exists() and (folder / "run.json").exists()) or any(
+        (folder / name).exists() for name in ("search.json", "curve.json")
+    )
 
 
 def create_empty(path: Path) -> Path:
     """Create an empty file; a link or an older file of that name is removed first."""
-    path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666))
+    remove_file(path)
+    os.close(open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     return path
+
+
+def open_handle(path: Path, flags: int, mode: int = 0o666) -> int:
+    """A handle of a file by the flags of os.open; a symbolic link, a pipe or a device is an OSError or a RunError."""
+    check_folders_above(path)
+    check_regular(path)
+    return os.open(path, flags | NOFOLLOW | BINARY, mode)
+
+
+def check_regular(path: Path) -> None:
+    """Raise RunError if a path is a pipe, a device or a socket, or a link to one: reading it might never end."""
+    with suppress(OSError, ValueError):  # no such file
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise RunError(f"{path}: found a pipe, a device or a socket, expected a file; remove it")
+
+
+def check_no_pipes(folder: Path, is_part: Callable[[str], bool] = lambda name: True) -> None:
+    """Raise RunError if a part of a folder is no file and no folder; `is_part` chooses by name."""
+    folders = [folder]
+    for place in folders:
+        with suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if place is folder and not is_part(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False):
+                    check_regular(Path(entry.path))
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, or a symbolic link itself, if it exists."""
+    check_folders_above(path)
+    path.unlink(missing_ok=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder; what is at the target is replaced, a symbolic link itself."""
+    check_folders_above(source)
+    check_folders_above(target)
+    if target.is_symlink():
+        target.unlink()
+    source.replace(target)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a small file of a new folder, neither atomically nor durably."""
+    with path_in_errors(path):
+        create_empty(path).write_bytes(content)
 
 
 def append_text(path: Path, text: str) -> None:
     """Append to a text file, which is created if it does not exist; a symbolic link raises RunError."""
     if path.is_symlink():
         raise RunError(f"{path}: found a symbolic link, expected a file; remove the link")
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NOFOLLOW | BINARY, 0o666)
+    handle = open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with path_in_errors(path), os.fdopen(handle, "a", encoding="utf-8", newline="\n") as file:
         file.write(text)
 
@@ -103,12 +174,14 @@ def make_folder(path: Path) -> Path:
     """Create a folder inside a run if it does not exist; a symbolic link raises RunError."""
     if path.is_symlink():
         raise RunError(f"{path}: found a symbolic link, expected a folder; move the folder here, or remove the link")
+    check_folders_above(path)
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def make_temporary(parent: Path, prefix: str) -> Path:
     """Create a new folder with a random name; unlike mkdtemp it leaves permissions to the user's umask."""
+    check_folders_above(parent / prefix)
     while True:
         folder = parent / f"{prefix}{secrets.token_hex(4)}"
         with suppress(FileExistsError):
@@ -118,10 +191,11 @@ def make_temporary(parent: Path, prefix: str) -> Path:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder and its content, or a file, if it exists; for a symbolic link only the link."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    else:
+    check_folders_above(path)
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def refuse_links(*paths: Path) -> None:
@@ -146,7 +220,7 @@ def copy_into(source: Path, target: Path) -> None:
     temporary = create_empty(target.with_name(f".{target.name}.part"))
     with path_in_errors(target):
         shutil.copyfile(source, temporary)
-    temporary.replace(target)
+    move(temporary, target)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -155,7 +229,7 @@ def write_text(path: Path, text: str) -> None:
     with path_in_errors(path):
         temporary.write_text(text, encoding="utf-8")
     sync(temporary)
-    temporary.replace(path)
+    move(temporary, path)
     sync(path.parent)
 
 
@@ -233,7 +307,7 @@ def atomic_write(path: str | Path, follow_link: bool = True, with_folder: bool =
             create_empty(temporary)
         yield temporary
         if not special:
-            temporary.replace(final)
+            move(temporary, final)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from None
     finally:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dragoman.base import BINARY, NOFOLLOW, DataError, lock, path_in_errors, sync
+from dragoman.base import DataError, lock, open_handle, path_in_errors, sync
 from dragoman.base.config import setting
 
 State = Literal["pending", "accepted", "rejected"]
@@ -149,7 +149,7 @@ class CorrectionLog:
     def _locked(self, write: bool) -> Iterator[int]:
         """A handle of the file while no other process writes to it; a symbolic link is never followed."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if write else os.O_RDONLY
-        handle = os.open(self.path, flags | NOFOLLOW | BINARY, 0o600)
+        handle = open_handle(self.path, flags, 0o600)
         try:
             lock(handle, wait=True, shared=not write)
             yield handle

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.base import make_folder, write_bytes
+
 if TYPE_CHECKING:
     from dragoman.data.rows import FlatRows
 
@@ -84,10 +86,10 @@ class SourceReader(ABC):
 
     def save(self, folder: Path, name: str) -> None:
         """Write the reader to `folder`, each file named `name` with its own suffix."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(folder))
         for path, content in zip(self.files(folder, name), self.contents(), strict=True):
             # The same line ends on every system.
-            path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+            write_bytes(path, content if isinstance(content, bytes) else content.encode("utf-8"))
 
     @abstractmethod
     def contents(self) -> list[str | bytes]:

@@ -32,9 +32,14 @@ from dragoman.base import (
     DragomanError,
     MissingExtraError,
     RunError,
+    check_no_pipes,
+    create_empty,
     digest,
     lock,
+    move,
+    open_handle,
     plugins,
+    remove_file,
     sync,
     write_text,
 )
@@ -142,6 +147,7 @@ class Job:
         if folder.exists() and not folder.is_dir():
             raise DataError(f"{folder}: found a file, expected a folder for the shards")
         folder.mkdir(parents=True, exist_ok=True)
+        check_no_pipes(folder)
         manifest = folder / MANIFEST
         if not manifest.exists():
             if any(folder.glob("part-*")) and not manifest.exists():  # another worker may have begun just now
@@ -150,7 +156,7 @@ class Job:
                 )
             own = folder / f".{MANIFEST}.{uuid4().hex}"  # other workers may write it at the same moment
             write_text(own, json.dumps(self.manifest, indent=1) + "\n")
-            own.replace(manifest)
+            move(own, manifest)
         try:
             existing = json.loads(manifest.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -276,7 +282,7 @@ def predict_shard(
     rows, failed, hashed = 0, 0, hashlib.blake2b(digest_size=16)
     unseen_rows, unseen = 0, Counter[str]()
     try:
-        with temporary.open("wb") as out, contextlib.ExitStack() as stack:
+        with create_empty(temporary).open("wb") as out, contextlib.ExitStack() as stack:
             others: IO[str] | None = None
             inputs = job.inputs(shard, predictor.engine.run)
             while window := list(islice(inputs, WINDOW)):
@@ -287,7 +293,7 @@ def predict_shard(
                     rows += 1
                     if fault:
                         failed += 1
-                        others = others or stack.enter_context(rejected.open("w", encoding="utf-8"))
+                        others = others or stack.enter_context(create_empty(rejected).open("w", encoding="utf-8"))
                         refused = {"row": rows, "place": int(row.place), "reason": fault}
                         others.write(json.dumps(refused | {"text": row.text[:SHOWN]}, ensure_ascii=False) + "\n")
                 unseen_rows += len(predictor.unseen)
@@ -304,14 +310,14 @@ def predict_shard(
         final = job.part(shard, ".rejected.jsonl")
         if failed:
             sync(rejected)
-            rejected.replace(final)
+            move(rejected, final)
         else:
-            final.unlink(missing_ok=True)
-        temporary.replace(job.output(shard))
+            remove_file(final)
+        move(temporary, job.output(shard))
         write_text(job.part(shard, ".json"), json.dumps(record) + "\n")
     finally:
         for path in (temporary, rejected):
-            path.unlink(missing_ok=True)
+            remove_file(path)
     return record
 
 
@@ -323,18 +329,18 @@ def claim(job: Job, shard: Shard) -> Iterator[bool]:
     twice; the results are the same and each replaces the file as a whole.
     """
     path = job.part(shard, ".lock")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = open_handle(path, os.O_RDWR | os.O_CREAT)
     try:
         locked = lock(handle)
         if locked is not True:
             yield locked is None  # a file system without locks
             return
         for left in path.parent.glob(f".{job.output(shard).name}.*"):  # of a worker that was killed
-            left.unlink(missing_ok=True)
+            remove_file(left)
         yield True
         if job.record(shard) is not None:
             with contextlib.suppress(PermissionError):  # Windows: it is open
-                path.unlink(missing_ok=True)
+                remove_file(path)
     finally:
         os.close(handle)
 

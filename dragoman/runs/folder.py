@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.base import (
-    NOFOLLOW,
     ConfigError,
     Plugin,
     RunError,
     __version__,
+    check_no_pipes,
     digest,
     is_run_file,
     lock,
+    make_folder,
+    move,
     nearest,
+    open_handle,
     remove_folder,
+    write_bytes,
     write_text,
 )
 from dragoman.base import config as settings
@@ -59,6 +63,7 @@ class Run:
         self.folder = Path(folder)
         if not (self.folder / "config.toml").is_file():
             raise RunError(missing_run_message(self.folder))
+        check_no_pipes(self.folder, is_run_file)
         self.plugins = check_format(self.folder)
         try:
             table = settings.read_toml(self.folder / "config.toml")
@@ -290,7 +295,7 @@ def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
     with new_run(folder, config, corpus.source_tokenizer, corpus.target_tokenizer, corpus.report) as temporary:
         if folder.exists():  # empty
             folder.rmdir()
-        temporary.rename(folder)
+        move(temporary, folder)
 
 
 def replace_run(folder: Path, config: Config, corpus: Corpus) -> None:
@@ -298,12 +303,10 @@ def replace_run(folder: Path, config: Config, corpus: Corpus) -> None:
     with new_run(folder, config, corpus.source_tokenizer, corpus.target_tokenizer, corpus.report) as temporary:
         for name in run_files(folder):
             path = folder / name
-            if path.is_dir():
+            if name != "config.toml":  # replaced last: without it the folder would be no run
                 remove_folder(path)
-            elif name != "config.toml":  # replaced last: without it the folder would be no run
-                path.unlink()
         for path in sorted(temporary.iterdir(), key=lambda path: path.name == "config.toml"):
-            path.rename(folder / path.name)
+            move(path, folder / path.name)
 
 
 def run_files(folder: Path) -> list[str]:
@@ -319,16 +322,15 @@ def new_run(
     temporary = folder.with_name(f".{folder.name}.part")
     try:
         remove_folder(temporary)  # a killed process may have left one
-        temporary.mkdir(parents=True)
-        (temporary / "tokenizer").mkdir()
+        make_folder(temporary / "tokenizer")
         source.save(temporary / "tokenizer", "source")
         target.save(temporary / "tokenizer", "target")
-        (temporary / "data.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+        write_bytes(temporary / "data.json", json.dumps(report, indent=2).encode())
         about: dict[str, Any] = {"format": RUN_FORMAT, "version": __version__, "hardware": hardware(config)}
         if needed := needed_plugins(config):
             about["plugins"] = [plugin._asdict() for plugin in needed]
-        (temporary / "run.json").write_text(json.dumps(about), encoding="utf-8")
-        (temporary / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
+        write_bytes(temporary / "run.json", json.dumps(about).encode())
+        write_bytes(temporary / "config.toml", settings.dump(with_absolute_paths(config)).encode())
         yield temporary
     except OSError as error:
         raise RunError(f"{folder}: cannot make the run folder ({error.strerror})") from None
@@ -355,7 +357,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     path = folder / "lock"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o666)  # never write through a symbolic link
+        handle = open_handle(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RunError(f"{path}: cannot lock the run folder ({error.strerror})") from None
     try:

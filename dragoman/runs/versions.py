@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dragoman.base import RunError, copy_into, digest, make_folder, sync, write_text
+from dragoman.base import RunError, copy_into, digest, make_folder, move, sync, write_text
 from dragoman.runs.folder import Run, locked
 from dragoman.training import parts_of
 
@@ -119,7 +119,7 @@ def _use(run: Run, version: Version) -> None:
     beside = run.folder / ".weights.next.part"
     copy_into(weights_of(run, version.number), beside)
     sync(beside)  # before it takes the place of the old weights
-    beside.replace(run.folder / "weights.safetensors")
+    move(beside, run.folder / "weights.safetensors")
     sync(run.folder)
 
 

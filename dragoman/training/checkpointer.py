@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from dragoman.base import RunError, make_folder, remove_folder
+from dragoman.base import RunError, make_folder, remove_file, remove_folder
 from dragoman.scoring import higher_is_better
 from dragoman.training.checkpoints import Checkpoints, TrainingState, part_name, read_tensors, write_tensors
 from dragoman.training.config import AverageConfig, BestAverageConfig, LastAverageConfig, TrainConfig
@@ -90,7 +90,7 @@ class BestWeights:
                 continue
         for path in self.folder.glob("*.safetensors"):
             if int(path.stem) not in needed:
-                path.unlink()
+                remove_file(path)
 
     def _write_mean(self, state: TrainingState) -> None:
         paths = [self.folder / f"{step:08d}.safetensors" for _, step in averaged(state.best, self.average)]

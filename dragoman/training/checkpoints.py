@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from dragoman.base import RunError, digest, make_folder, remove_folder, sync, write_text
+from dragoman.base import RunError, digest, make_folder, move, remove_folder, sync, write_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,6 +78,8 @@ def tensor_sum(tensor: Any) -> int:
     if hasattr(flat, "numpy"):
         import torch
 
+        if flat.stride(0) != 1:  # a single number that was expanded once
+            flat = flat.clone(memory_format=torch.contiguous_format)
         flat = flat.view(torch.uint8).numpy()
     return zlib.crc32(flat.view("uint8"))
 
@@ -95,14 +97,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     temporary = folder / path.name
     try:
         remove_folder(folder)
-        folder.mkdir()
+        make_folder(folder)
         sums = {name: tensor_sum(plain[name]) for name in sorted(plain)}
         safetensors.torch.save_file(plain, temporary, {SUMS: json.dumps(sums)})
         temporary.chmod(0o644)  # safetensors creates files that only their owner can read
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: cannot be written ({error})") from None
     sync(temporary)
-    temporary.replace(path)
+    move(temporary, path)
     folder.rmdir()
     sync(path.parent)
 
@@ -138,9 +140,13 @@ class CheckedTensors:
     """The tensors of one safetensors file. Each is compared with its checksum, which files of others do not have."""
 
     def __init__(self, path: Path, framework: str) -> None:
-        self._path, self._file = path, safe_open(path, framework)
-        self.names: list[str] = self._file.keys()
-        self._sums: dict[str, int] = json.loads((self._file.metadata() or {}).get(SUMS, "{}"))
+        file: Any = safe_open(path, framework)
+        self._path, self._file = path, file
+        self.names: list[str] = file.keys()
+        try:
+            self._sums: dict[str, int] = dict(json.loads((file.metadata() or {}).get(SUMS, "{}")))
+        except (ValueError, TypeError, RecursionError):
+            raise RunError(f"{path}: damaged (its checksums cannot be read)") from None
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._file.get_slice(name).get_shape())
@@ -247,7 +253,7 @@ class Checkpoints:
         """Make an empty folder, into which all processes of a job may write."""
         make_folder(self.folder)
         remove_folder(self._temporary(step))
-        self._temporary(step).mkdir()
+        make_folder(self._temporary(step))
 
     def write(self, step: int, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
         """Write tensor files of a checkpoint that is begun; returns their hashes."""
@@ -266,8 +272,8 @@ class Checkpoints:
         old = self.folder / f".{final.name}.old"
         if final.exists():  # the same step is saved again after its validation
             remove_folder(old)
-            final.rename(old)
-        temporary.rename(final)
+            move(final, old)
+        move(temporary, final)
         remove_folder(old)  # `prune` tries again what could not be removed
         sync(self.folder)
         self.prune()
@@ -310,6 +316,6 @@ class Checkpoints:
             if final.exists():
                 remove_folder(path)
             else:
-                path.rename(final)
+                move(path, final)
         for path in self.folder.glob(".*.part"):
             remove_folder(path)

@@ -66,6 +66,23 @@ def test_a_better_version_is_kept_listed_and_taken_back(inside: TrainedFolder, a
     assert "no version 7" in call("adapt", run, "--rollback", "7").err
 
 
+@pytest.mark.parametrize("name", ["versions", "versions/work", "versions/work/data"])
+def test_an_adaptation_follows_no_link_out_of_the_run(
+    name: str, trained_folder: TrainedFolder, adapted: Path, tmp_path: Path
+) -> None:
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    shutil.copytree(trained_folder.run, run)
+    for kept in ("key", "data/general.jsonl", "run/config.toml", "versions.json"):
+        (mine / kept).parent.mkdir(parents=True, exist_ok=True)
+        (mine / kept).write_text("precious", encoding="utf-8")
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    (run / name).symlink_to(mine)
+    refused = call("adapt", run, adapted / "corrections.tsv", *FAST)
+    assert refused.code == 2
+    assert f"{name}: found a symbolic link, expected" in refused.err
+    assert [path.read_text() for path in mine.rglob("*") if path.is_file()] == ["precious"] * 4
+
+
 @pytest.mark.parametrize(("method", "frozen"), [("whole", ["output.bias"]), ("adapters", None)])
 def test_what_an_imported_run_keeps_frozen_stays_so(adapted: Path, method: str, frozen: list[str] | None) -> None:
     """T5 has no biases, so a trained one could not be exported; adapters leave all other weights alone."""

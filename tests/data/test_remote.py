@@ -168,7 +168,7 @@ OLD, NEW = b"a\tb\n" * 800, b"c\td\n" * 900
 TAG = f'"{hash(NEW)}"'
 
 
-def said(status: int = 0, **headers: str | None) -> Change:
+def said(status: int = 0, /, **headers: str | None) -> Change:
     """Another status and other headers; None for a header takes it away."""
 
     def change(answer: Answer) -> Answer:

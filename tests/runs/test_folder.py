@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from dragoman.runs.folder import RUN_FORMAT, locked
 from dragoman.runs.resume import check_batches_per_step, resume_warnings
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.display import Display
-from tests.conftest import call
+from tests.conftest import TrainedFolder, call
 from tests.training.conftest import Configure
 from tests.training.kill_driver import result
 
@@ -125,6 +127,23 @@ def test_a_second_training_in_the_same_folder_is_refused(configure: Configure, t
     train(configure(*SHORT), tmp_path / "alone")
     assert result(run) == result(tmp_path / "alone"), "the first training went on undisturbed"
     train(configure(*SHORT), run)  # the lock is free again
+
+
+def test_a_pipe_in_place_of_any_file_is_an_error(trained_folder: TrainedFolder, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_folder.run, run)
+    pipe, aside = tmp_path / "pipe", tmp_path / "aside"
+    os.mkfifo(pipe)
+    for number, path in enumerate(sorted(path for path in run.rglob("*") if path.is_file())):
+        path.rename(aside)
+        path.symlink_to(pipe) if number % 2 else os.mkfifo(path)
+        for command in (("predict", run), ("info", run), ("train", run)):
+            outcome = call(*command, stdin=b"abc\n")
+            assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), (path, outcome.err)
+            assert f"{path}: found a pipe" in outcome.err or "no config.toml" in outcome.err
+        path.unlink()
+        aside.rename(path)
+    assert call("predict", run, stdin=b"abc\n").code == 0
 
 
 def test_a_lock_is_never_taken_through_a_link(tmp_path: Path) -> None:

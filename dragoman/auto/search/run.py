@@ -47,7 +47,16 @@ from dragoman.auto.search.worker import (
     outcome_of_killed,
 )
 from dragoman.auto.trial import Outcome, is_fitted, state_of
-from dragoman.base import ConfigError, DragomanError, copy_into, make_folder, remove_folder, usable_cores, write_text
+from dragoman.base import (
+    ConfigError,
+    DragomanError,
+    copy_into,
+    make_folder,
+    remove_file,
+    remove_folder,
+    usable_cores,
+    write_text,
+)
 from dragoman.base import config as settings
 from dragoman.runs import MEMBERS_FILE, locked, write_members
 from dragoman.runs.tasks import Config, load, with_absolute_paths
@@ -532,7 +541,7 @@ class Search:
         for path in best.iterdir():
             if path.name not in ("lock", "config.toml"):
                 copy_into(path, self.folder / path.name)
-        (self.folder / MEMBERS_FILE).unlink(missing_ok=True)
+        remove_file(self.folder / MEMBERS_FILE)
         if len(state.members) > 1:
             write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))

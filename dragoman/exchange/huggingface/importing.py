@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-
-from dragoman.base import ConfigError, DataError, RunError, hint
+from dragoman.base import ConfigError, DataError, RunError, hint, move, write_bytes
 from dragoman.base import config as settings
 from dragoman.exchange.huggingface.bert import read_bert, read_roberta
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
@@ -85,6 +84,6 @@ def write_run(imported: Imported, path: Path, folder: Path, about: Mapping[str, 
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_run(path, config, imported.source_tokenizer, imported.target_tokenizer, imported.report) as temporary:
         write_tensors(temporary / "weights.safetensors", parameters)
-        (temporary / IMPORTED).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        temporary.rename(path)
+        write_bytes(temporary / IMPORTED, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+        move(temporary, path)
     return sum(tensor.numel() for tensor in parameters.values())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.base import ConfigError, make_temporary, remove_folder
+from dragoman.base import ConfigError, make_folder, make_temporary, move, remove_folder, write_bytes
 from dragoman.data import SourceReader
 from dragoman.data.tokenizers import EOS, SOS, UNK, SentencePieceTokenizer, SubwordTokenizer, Tokenizer
 from dragoman.decoding import SUPPRESSED_TOKENS
@@ -208,7 +207,7 @@ def export(model: EncoderDecoder, tokenizers: Sequence[SourceReader], folder: Pa
     spec.config.add_source_eos = True
     spec.validate()
     spec.optimize(quantization=precision)
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     spec.save(str(folder))
 
 
@@ -228,11 +227,11 @@ def exported(
         beside = folder = Path(tempfile.mkdtemp(prefix="dragoman-"))
     try:
         export(model, tokenizers, beside, precision)
-        (beside / MADE_FROM).write_text(json.dumps(made_from(table, beside)), encoding="utf-8")
+        write_bytes(beside / MADE_FROM, json.dumps(made_from(table, beside)).encode())
         if beside != folder:
             replace_folder(beside, folder)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        remove_folder(beside)
         raise
     return folder
 
@@ -242,10 +241,10 @@ def replace_folder(beside: Path, folder: Path) -> None:
     old = beside.with_name(beside.name + ".old")
     for _ in range(10):
         with suppress(FileNotFoundError):
-            folder.rename(old)
+            move(folder, old)
         remove_folder(old)
         try:
-            beside.rename(folder)
+            move(beside, folder)
             return
         except OSError:
             if not folder.exists():
@@ -298,15 +297,14 @@ def write_tokenizers(folder: Path, source: SourceReader, target: Tokenizer) -> N
     """The files that turn text into tokens and back, and how to use them: CTranslate2 itself reads tokens alone."""
     sides = {"source": source, "target": target}
     if not all(isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer) for tokenizer in sides.values()):
-        (folder / "tokenizer").mkdir()
         for side, tokenizer in sides.items():
             tokenizer.save(folder / "tokenizer", side)
         kinds = " and ".join(dict.fromkeys(tokenizer.kind for tokenizer in sides.values()))
-        (folder / "README.md").write_text(OTHER_README.format(kinds=kinds), encoding="utf-8")
+        write_bytes(folder / "README.md", OTHER_README.format(kinds=kinds).encode())
         return
     for side, tokenizer in sides.items():
         assert isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer)
-        (folder / f"{side}.spm").write_bytes(tokenizer.model)
+        write_bytes(folder / f"{side}.spm", tokenizer.model)
     prefix = getattr(source.config, "prefix", "") if isinstance(source, SentencePieceTokenizer) else ""
     text = Path(__file__).with_name("ctranslate2_readme.md").read_text(encoding="utf-8")
-    (folder / "README.md").write_text(text.replace("PREFIX", repr([prefix] if prefix else [])), encoding="utf-8")
+    write_bytes(folder / "README.md", text.replace("PREFIX", repr([prefix] if prefix else [])).encode())

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.base import ConfigError, check_interrupted, stop_check, usable_cores
+from dragoman.base import ConfigError, check_interrupted, remove_folder, stop_check, usable_cores
 from dragoman.data import SourceReader
 from dragoman.data.tokenizers import EOS, Tokenizer
 from dragoman.decoding import Hypothesis, Scorer, SearchConfig
@@ -123,7 +122,7 @@ class Engine:
             return Engine(folder, *tokenizers, precision, num_threads())
         finally:
             if folder.parent != run:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
 
     def search(
         self, sources: Sequence[Sequence[int]], limits: Sequence[int], how: EngineSearch
