@@ -78,7 +78,7 @@ def test_commands_end_well_on_a_kind_of_run() -> None:
 
 @pytest.mark.slow  # the campaign itself runs all cases
 def test_nothing_is_written_through_links() -> None:
-    assert re.search(r"^links: 6 cases, 0 failures", script("links.py", "--only", "shortlist"), re.MULTILINE)
+    assert re.search(r"^links: \d+ cases, 0 failures", script("links.py", "--only", "shortlist"), re.MULTILINE)
 
 
 def test_parsers_take_linear_time() -> None:

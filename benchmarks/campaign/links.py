@@ -115,7 +115,7 @@ class Linked:
             "rollback": ("adapted", lambda path: ["adapt", str(path), "--rollback", "1"]),
             "accept": ("log", lambda path: ["corrections", "accept", str(path), "--all"]),
             "distil": ("empty", lambda path: ["distil", str(run), "--quiet", "--run", f"{path}/student", *SHORT]),
-            "export": ("empty", lambda path: ["export", str(run), "--to", "ctranslate2", f"{path}/model"]),
+            "export": ("empty", lambda path: ["export", str(run), "--to", "ctranslate2", "--output", f"{path}/model"]),
             "translate": ("empty", lambda path: ["translate", str(run), str(text), "-o", str(path)]),
         }
         self.cases: list[tuple[str, str, str]] = []

@@ -78,6 +78,8 @@ def tensor_sum(tensor: Any) -> int:
     if hasattr(flat, "numpy"):
         import torch
 
+        if flat.stride(0) != 1:  # a single number that was expanded once
+            flat = flat.clone(memory_format=torch.contiguous_format)
         flat = flat.view(torch.uint8).numpy()
     return zlib.crc32(flat.view("uint8"))
 

@@ -15,9 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dragoman.base import files
 from dragoman.base.errors import RunError
 from dragoman.base.files import append_text, atomic_write, write_text
 from dragoman.runs import train
+from dragoman.training import checkpoints
 from dragoman.training.checkpoints import (
     Checkpoints,
     ShardedTensors,
@@ -51,7 +53,8 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
 
 TENSORS = {
     "bias": torch.ones(7), "half": torch.ones(5, dtype=torch.bfloat16), "mask": torch.ones(9, dtype=torch.bool),
-    "none": torch.zeros(0, 3), "number": torch.tensor(2.0), "table": torch.arange(1, 13).reshape(3, 4),
+    "none": torch.zeros(0, 3), "expanded": torch.ones(1).as_strided((1,), (0,)), "number": torch.tensor(2.0),
+    "table": torch.arange(1, 13).reshape(3, 4),
 }  # fmt: skip
 READERS: list[Callable[[Path], Any]] = [
     read_tensors,
@@ -163,7 +166,7 @@ def test_what_was_being_written_is_cleared_and_what_was_set_aside_comes_back(tmp
 def test_a_killed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """safetensors writes to a file of a random name first."""
 
-    def killed(tensors: object, path: Path) -> None:
+    def killed(tensors: object, path: Path, metadata: object) -> None:
         (path.parent / ".tmpX7a").write_bytes(b"half")
         raise InterruptedError
 
@@ -178,32 +181,34 @@ def test_a_killed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
-def test_an_error_of_writing_names_the_file() -> None:
+def test_an_error_of_writing_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "check_regular", lambda path: None)  # it refuses devices
     with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
         append_text(Path("/dev/full"), "x")
 
 
 def test_a_file_that_torch_cannot_open_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> None:
+    def fail(path: Path, framework: str) -> None:
         raise RuntimeError(f"unable to open file <{path}> in read-only mode: Input/output error (5)")
 
-    monkeypatch.setattr(safetensors.torch, "load_file", fail)
+    monkeypatch.setattr(checkpoints, "safe_open", fail)
     with pytest.raises(RunError, match=r"a\.safetensors: damaged \(.*Input/output error"):
         read_tensors(tmp_path / "a.safetensors")
 
 
 def test_an_interrupted_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
-    load, interrupted = safetensors.torch.load_file, list[Path]()
+    opened, interrupted = checkpoints.safe_open, list[Path]()
 
-    def interrupt_once(path: Path) -> Any:
+    def interrupt_once(path: Path, framework: str) -> Any:
         if interrupted:
-            return load(path)
+            return opened(path, framework)
         interrupted.append(path)
         raise RuntimeError(f"unable to open file <{path}> in read-only mode: Interrupted system call (4)")
 
-    monkeypatch.setattr(safetensors.torch, "load_file", interrupt_once)
+    monkeypatch.setattr(checkpoints, "safe_open", interrupt_once)
     assert read_tensors(tmp_path / "a.safetensors")["a"].tolist() == [1, 1]
+    assert interrupted
 
 
 NOT_PROGRESS = ["", "5", "null", "[]", "{}", '"text"', '{"checksum": 1}', '{"files": {}}', '{"step": 1, "files": null}']
