@@ -37,7 +37,7 @@ CASES = [
 ALL = [(suffix, before, after, part) for suffix, before, after, parts in CASES for part in parts]
 # A document keeps a place for each of its texts; they are made one by one when they are asked for.
 LEAN = [case for case in ALL if case[0] in (".md", ".html", ".txt", ".srt", ".vtt")]
-SIZE = 6_000  # characters
+SIZE = 3_000  # characters
 NAMES = [f"{suffix} {part!r}" for suffix, _, _, part in ALL]
 
 
