@@ -32,10 +32,10 @@ from dragoman.decoding.scorer import Scorer as Scorer
 # Tasks, exporters and document formats.
 from dragoman.documents.base import PartsDocument as PartsDocument
 from dragoman.documents.base import Reading as Reading
-from dragoman.documents.markup import Block as Block
-from dragoman.documents.markup import unchanged as unchanged
 from dragoman.documents.registry import DocumentFormat as DocumentFormat
 from dragoman.inference.engine.exporter import Exporter as Exporter
+from dragoman.inference.segments.markup import Block as Block
+from dragoman.inference.segments.markup import unchanged as unchanged
 
 # Models: what passes between encoders, decoders and searches.
 from dragoman.models.contracts import Decoder as Decoder

@@ -31,8 +31,8 @@ from markdown_it.token import Token as MarkdownToken
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
 from dragoman.documents.base import Document, Reading, UnitTranslation
-from dragoman.documents.markup import Aligned, Block, place_markup, project, words_of
 from dragoman.documents.registry import open_document
+from dragoman.inference.segments.markup import Aligned, Block, place_markup, project, words_of
 
 UNITS = 10  # of a document
 WORDS = [

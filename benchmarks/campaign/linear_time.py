@@ -30,6 +30,7 @@ from dragoman.base.terminal import visible
 from dragoman.classical.arpa import arpa_orders
 from dragoman.data.languages import languages_of_name
 from dragoman.data.media.files import members
+from dragoman.data.protected import find_placeholders
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.readers.pairs import read_pairs
@@ -38,10 +39,11 @@ from dragoman.data.tokenizers.characters import CharactersConfig, CharacterToken
 from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.decoding.constraints.regex import PatternParser
-from dragoman.decoding.constraints.source import Terminology, find_placeholders, restore_placeholders
+from dragoman.decoding.constraints.source import Terminology
 from dragoman.documents.base import Reading, UnitTranslation
-from dragoman.documents.markup import Aligned, place_markup, words_of
 from dragoman.documents.registry import open_document
+from dragoman.inference.segments import Parsing, parts_of_text, sentence_links
+from dragoman.inference.segments.markup import Aligned, place_markup, words_of
 
 MAX_SIZE = 1 << 20  # characters
 FIRST_SIZE = 1 << 11
@@ -258,7 +260,9 @@ def number_of(items: Iterable[object]) -> int:
 
 
 def restored(text: str, folder: Path) -> object:
-    return restore_placeholders("a " * 10, text, find_placeholders(text))
+    parts = parts_of_text(text, Parsing(True))
+    segments = [part.segment for part in parts if part.segment is not None]
+    return [one.restored(sentence_links(None, one.block.text, "a " * 10), one.block) for one in segments]
 
 
 def all_cases() -> list[Case]:
@@ -268,7 +272,7 @@ def all_cases() -> list[Case]:
         "split_fields": (lambda text, folder: split_fields(text), TEXTS),
         "split_long": (lambda text, folder: split_long(text, lambda part: len(part) < 50), TEXTS),
         "find_placeholders": (lambda text, folder: find_placeholders(text), PLACES),
-        "restore_placeholders": (restored, PLACES),
+        "restored segments": (restored, PLACES),
         "visible": (lambda text, folder: visible(text), ["a", "\x1b", "\x1b[31m"]),
         "languages_of_name": (lambda text, folder: languages_of_name(text), ["a", "en_", "en-de", "."]),
         "pattern": (lambda text, folder: PatternParser(text[:20_000]).parse(), ["a", "a*", "[a]", "(a)", "(a|b)",

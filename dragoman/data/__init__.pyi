@@ -57,6 +57,14 @@ from dragoman.data.languages import language_name as language_name
 from dragoman.data.languages import languages_of_name as languages_of_name
 from dragoman.data.languages import same_language as same_language
 from dragoman.data.languages import short_code as short_code
+from dragoman.data.protected import UNITS as UNITS
+from dragoman.data.protected import Protected as Protected
+from dragoman.data.protected import find_placeholders as find_placeholders
+from dragoman.data.protected import icu_messages as icu_messages
+from dragoman.data.protected import protected_spans as protected_spans
+from dragoman.data.protected import tag_kind as tag_kind
+from dragoman.data.protected import unbroken_spans as unbroken_spans
+from dragoman.data.protected import without_spans as without_spans
 from dragoman.data.remote import is_remote as is_remote
 from dragoman.data.remote import local_copy as local_copy
 from dragoman.data.remote import remote_places as remote_places

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from dragoman.data.protected import unbroken_spans
 
 # Words before a full stop that rarely end a sentence, in a few languages.
 ABBREVIATIONS = frozenset(
@@ -123,10 +125,27 @@ def split_long(sentence: str, fits: Callable[[str], bool]) -> list[Sentence]:
 def fitting_sentences(text: str, fits: Callable[[str], bool], preserve: bool = False) -> list[Sentence]:
     """The sentences of a text, none longer than a model can read; `preserve` cuts them at longer white space too."""
     sentences: list[Sentence] = []
-    for sentence in split_fields(text) if preserve else split_sentences(text):
-        parts = split_long(sentence.text, fits)
+    for sentence in unbroken(split_fields(text) if preserve else split_sentences(text), unbroken_spans(text)):
+        parts = unbroken(split_long(sentence.text, fits), unbroken_spans(sentence.text))
         sentences += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
     return sentences
+
+
+def unbroken(sentences: list[Sentence], spans: Sequence[tuple[int, int]]) -> list[Sentence]:
+    """The sentences, joined where a tag or another span crosses the end of one; `spans` are in order."""
+    if not spans:
+        return sentences
+    groups: list[list[Sentence]] = []
+    place = reach = index = 0
+    for sentence in sentences:
+        if place >= reach:
+            groups.append([])
+        groups[-1].append(sentence)
+        place += len(sentence.text) + len(sentence.space)
+        while index < len(spans) and spans[index][0] < place:
+            reach = max(reach, spans[index][1])
+            index += 1
+    return [Sentence(join_sentences(group)[: -len(group[-1].space) or None], group[-1].space) for group in groups]
 
 
 def join_sentences(sentences: Iterable[Sentence], texts: Iterable[str] | None = None) -> str:

@@ -8,9 +8,9 @@ from dragoman.documents.files import TranslateOptions as TranslateOptions
 from dragoman.documents.files import translate as translate
 from dragoman.documents.html import INLINE as INLINE
 from dragoman.documents.html import parse_blocks as parse_blocks
-from dragoman.documents.markup import Block as Block
 from dragoman.documents.numbers import localiser as localiser
 from dragoman.documents.registry import FORMATS as FORMATS
 from dragoman.documents.registry import open_document as open_document
 from dragoman.documents.translation import translate_blocks as translate_blocks
 from dragoman.documents.translation import translate_units as translate_units
+from dragoman.inference.segments.markup import Block as Block

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from dragoman.base import DataError, check_interrupted
-from dragoman.documents.markup import Block, unchanged
+from dragoman.inference.segments import Block, unchanged
 
 MAX_BYTES = 1 << 28  # of a document, which is read whole
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html_tokens import tag_names, unescape_text
-from dragoman.documents.markup import Block, Escape, Token, block_of, escape_text
 from dragoman.documents.references import REFERENCE, XML, escape_like, without_forbidden
 from dragoman.documents.xml import XMLToken, attributes_of, local, unescape_xml
+from dragoman.inference.segments import Block, Escape, Token, block_of, escape_text
 
 BREAKS = tag_names(
     "address article blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li "

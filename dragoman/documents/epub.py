@@ -9,9 +9,9 @@ from dragoman.base import DataError
 from dragoman.documents.base import PartsDocument, Reading
 from dragoman.documents.content import inline_tokens
 from dragoman.documents.html import XHTMLDocument
-from dragoman.documents.markup import block_of
 from dragoman.documents.package import Package, PackageDocument
 from dragoman.documents.xml import XMLDocument, element_ends, local, start_tags, unescape_xml
+from dragoman.inference.segments import block_of
 
 CONTAINER = "META-INF/container.xml"
 ENCRYPTION = "META-INF/encryption.xml"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation, declared_encoding, splice
 from dragoman.documents.html_tokens import attributes_of_tag, html_tokens, tag_names, unescape_attribute, unescape_text
-from dragoman.documents.markup import Block, Token, block_of
+from dragoman.inference.segments import Block, Token, block_of
 
 READABLE = frozenset({"alt", "title", "placeholder", "aria-label"})
 SUMMARIES = frozenset({"description", "og:description", "og:title", "twitter:description", "twitter:title"})

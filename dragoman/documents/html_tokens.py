@@ -13,7 +13,7 @@ from html.entities import html5
 from typing import NamedTuple
 
 from dragoman.base import check_interrupted
-from dragoman.documents.markup import Token
+from dragoman.inference.segments import Token
 
 _SPACE = r"\t\n\f\r "
 _ATTRIBUTE = (

@@ -18,7 +18,7 @@ from dragoman.base import check_interrupted
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.html import block_of_stretch, stretches
 from dragoman.documents.html_tokens import VOID
-from dragoman.documents.markup import Block, Token, block_of
+from dragoman.inference.segments import Block, Token, block_of
 
 # Possessive repetitions (*+, ++) give nothing back, so a long line takes no memory for it.
 _FENCE = re.compile(r"[ \t]*(?:[>] ?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*+(`{3,}|~{3,}|\$\$(?=[ \t]*$))")

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dragoman.data import short_code
-from dragoman.decoding.constraints import UNITS
+from dragoman.data import UNITS, short_code
 
 Localise = Callable[[str, str], str]  # source and output → output
 

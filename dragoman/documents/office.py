@@ -12,10 +12,10 @@ from typing import ClassVar
 from dragoman.base import DataError
 from dragoman.documents.base import Reading
 from dragoman.documents.html_tokens import tag_names
-from dragoman.documents.markup import escape_text
 from dragoman.documents.package import Package, PackageDocument
 from dragoman.documents.paragraphs import Kept, PackagePart, Paragraph, Piece, Place
 from dragoman.documents.xml import XMLToken, local, start_tags
+from dragoman.inference.segments import escape_text
 
 TYPES = "[Content_Types].xml"
 _DRAWINGS = r"drawingml\.(?:chart|diagramData|diagramDrawing)\+xml$"

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from dragoman.base import DataError
 from dragoman.documents.base import Document, Limits, Unit, UnitTranslation, declared_encoding, decode
-from dragoman.documents.markup import Block, Token, block_of, escape_text
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLToken, attributes_of, check_xml, element_ends, local, unescape_xml, xml_tokens
+from dragoman.inference.segments import Block, Token, block_of, escape_text
 
 MAX_TOKENS = 100_000  # of a paragraph
 MAX_INLINE_DEPTH = 20  # of containers in a paragraph; the tags of deeper ones stay where they are

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dragoman.base import DataError
 from dragoman.documents.base import Edit, Reading, TextDocument, Unit, UnitTranslation, declared_encoding
-from dragoman.documents.markup import Block, unchanged
+from dragoman.inference.segments import Block, unchanged
 
 HEAD = 1 << 16  # bytes in which the header names the encoding; comments with all translators may come before it
 # As in gettext, a line ends at a line feed alone; any other control character inside a string is text.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import repeat
 
-from dragoman.documents.markup import Escape
+from dragoman.inference.segments import Escape
 
 REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});")
 # XML 1.0 allows neither control characters nor half characters, escaped or not.

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.html_tokens import unescape_text
-from dragoman.documents.markup import Block, Escape, Token, block_of, unchanged
 from dragoman.documents.references import MARKUP, escape_like
+from dragoman.inference.segments import Block, Escape, Token, block_of, unchanged
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 _TIMING = re.compile(r"[ \t]*\d+(?::\d+){1,2}(?:[.,:]\d+)?[ \t]*-->[ \t]*\d")

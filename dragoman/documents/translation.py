@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dragoman.base import DragomanError
@@ -19,12 +18,12 @@ from dragoman.data import Sentence, fitting_sentences
 from dragoman.data.tokenizers import split_context
 from dragoman.decoding import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
-from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
 from dragoman.documents.numbers import Localise
-from dragoman.inference import Prediction, Predictor, StreamOptions, UnseenInputs, has_letter
+from dragoman.inference import Prediction, Predictor, StreamOptions, UnseenInputs
+from dragoman.inference.segments import Aligned, Block, Span, has_letter, place_markup, sentence_links, words_of
 
 if TYPE_CHECKING:
-    from dragoman.inference.align import AttentionView, WordAlignment
+    from dragoman.inference.align import WordAlignment
 
 T = TypeVar("T")
 
@@ -129,47 +128,6 @@ def fault_of(row: Sequence[Any]) -> Exception | None:
 def is_refused(row: Sequence[Prediction | None]) -> bool:
     """Whether a sentence of a unit is too uncertain, so that none of it is written."""
     return any(prediction is not None and prediction.refused for prediction in row)
-
-
-def sentence_links(alignment: WordAlignment | None, source: str, output: str) -> Aligned:
-    """An output with links between its words and those of its source, by the highest weights of an alignment.
-
-    Where the alignment is between white space and a word here is a letter, the letters of two linked words are
-    linked in order.
-    """
-    words, others = words_of(source), words_of(output)
-    sources, targets = [-1] * len(others), [-1] * len(words)
-    weights = alignment.weights if alignment is not None else None
-    if weights is not None and weights.numel():
-        rows, columns = weights.argmax(1).tolist(), weights.argmax(0).tolist()
-        if weights.shape == (len(others), len(words)):
-            sources, targets = rows, columns
-        elif weights.shape == (len(output.split()), len(source.split())):
-            groups, other_groups = letters_of_words(words), letters_of_words(others)
-            sources, targets = letter_links(other_groups, groups, rows), letter_links(groups, other_groups, columns)
-    return Aligned(output, sources, targets, words, others)
-
-
-def letter_links(groups: list[list[int]], others: list[list[int]], links: Sequence[int]) -> list[int]:
-    """For each letter the one at the same share of the word that its word is linked to."""
-    return [
-        others[link][index * len(others[link]) // len(letters)]
-        for letters, link in zip(groups, links, strict=True)
-        for index in range(len(letters))
-    ]
-
-
-def letters_of_words(words: Sequence[Span]) -> list[list[int]]:
-    """For each stretch between white space the words in it."""
-    groups: list[list[int]] = []
-    end = -1
-    for index, (start, stop) in enumerate(words):
-        if start == end:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-        end = stop
-    return groups
 
 
 def joined(text: str, sentences: Iterable[tuple[Aligned, int, int]]) -> Aligned:
@@ -303,20 +261,16 @@ class DocumentTranslator:
             self.progress(repeated[text])
         return [results[text] for text in inputs]
 
-    @cached_property
-    def _view(self) -> AttentionView:
-        from dragoman.inference.align import select_view
-
-        return select_view(self.predictor)
-
     async def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[WordAlignment | None]:
         """Alignments; all unknown where the model has no attention to read them from."""
         from dragoman.inference.align import align_pairs
 
         distinct = list(dict.fromkeys(pairs))
+        if (view := self.predictor.alignment_view) is None:
+            return [None] * len(pairs)
         try:
             tag = self.options.tag
-            aligned = align_pairs(self.predictor, distinct, view=self._view, tag=tag, segment=words_of)
+            aligned = align_pairs(self.predictor, distinct, view=view, tag=tag, segment=words_of)
             alignments = dict(zip(distinct, aligned, strict=True))
         except DragomanError:
             return [None] * len(pairs)

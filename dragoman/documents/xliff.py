@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from dragoman.base import DataError
 from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
-from dragoman.documents.markup import escape_text
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, element_ends, local, quoted, with_attribute
+from dragoman.inference.segments import escape_text
 
 AROUND = frozenset({"g", "mrk", "pc"})  # inline elements with text inside; those of native code are kept whole
 MATCHES = "urn:oasis:names:tc:xliff:matches:2.0"

@@ -29,7 +29,6 @@ from dragoman.inference.load import load_predictor as load_predictor
 from dragoman.inference.load import load_run as load_run
 from dragoman.inference.loaded import LoadedRun as LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError as InputTooLongError
-from dragoman.inference.long_inputs import has_letter as has_letter
 from dragoman.inference.opened_inputs import check_reading as check_reading
 from dragoman.inference.opened_inputs import open_inputs as open_inputs
 from dragoman.inference.opened_inputs import reads_files as reads_files

@@ -30,9 +30,10 @@ from dragoman.inference.dynamic_evaluation import (
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import InputTooLongError, Part
+from dragoman.inference.long_inputs import InputTooLongError
 from dragoman.inference.opened_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
+from dragoman.inference.segments import Part
 from dragoman.inference.target_scores import ScoreWork, TargetScore, target_score, token_scores
 from dragoman.inference.unseen import UnseenText
 from dragoman.runs import Run

@@ -23,9 +23,10 @@ from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.evaluation import Evaluation, first_of, given_examples, readable_examples, with_left_out
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
+from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError
 from dragoman.inference.opened_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
+from dragoman.inference.segments import Part
 from dragoman.models import Likelihood
 from dragoman.runs import Run
 from dragoman.runs.tasks import encoder_of, length_limit

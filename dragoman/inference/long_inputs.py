@@ -1,4 +1,4 @@
-"""Inputs that a model does not read as a whole: long ones, and those with texts to copy that a search cannot force.
+"""Inputs that a model does not read as a whole: long ones, and those with tags and other texts to copy.
 
 Such an input becomes parts. The model reads some of them; white space and texts to copy are written as they are. A
 single line of 100,000 characters must neither stop the other lines of a file nor take all memory, and its output is
@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import re
 import sys
-import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from dragoman.base import DataError
-from dragoman.data import SourceReader
+from dragoman.data import SourceReader, unbroken_spans
 from dragoman.data.tokenizers import split_tag
-from dragoman.decoding.constraints import ConstrainedInput, OutputConstraints, protected_spans
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.prediction import Prediction
+from dragoman.inference.segments import Parsing, Part, join_texts, parts_of_text
 from dragoman.runs.tasks import Config, encoder_of, length_limit
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
@@ -79,69 +79,15 @@ def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
 def cut_near_middle(text: str) -> int:
     """Where to cut a text in two: the place nearest to its middle, in the middle half, of the best kind there is."""
     middle, low, high = len(text) // 2, len(text) // 4, len(text) - len(text) // 4
-    ends = [match.end() for match in SENTENCE_END.finditer(text, low, high)]
-    ends = ends or [match.end() for match in re.compile(r"\s+").finditer(text, low, high)]
+    spans = unbroken_spans(text)
+
+    def between_spans(ends: Iterable[int]) -> list[int]:
+        return [end for end in ends if not any(first < end < last for first, last in spans)]
+
+    ends = between_spans(match.end() for match in SENTENCE_END.finditer(text, low, high))
+    ends = ends or between_spans(match.end() for match in re.compile(r"\s+").finditer(text, low, high))
+    ends = ends or between_spans(range(middle, len(text)))[:1]
     return min(ends, key=lambda end: abs(end - middle), default=middle) or 1
-
-
-class Part(NamedTuple):
-    """A piece of an input. The parts of an input join to its text."""
-
-    text: str
-    copied: bool  # written as it is, not read by the model
-
-
-def has_letter(text: str) -> bool:
-    """Whether there is anything to translate: numbers, signs and white space are the same in every language."""
-    return any(map(str.isalpha, text))
-
-
-def cut_out(text: str, begin: int, end: int) -> list[Part]:
-    """The text from begin to end as a part to read; the rest and white space at its sides are copied."""
-    inner = text[begin:end]
-    begin, end = end - len(inner.lstrip()), begin + len(inner.rstrip())
-    if begin >= end:
-        return [Part(text, True)]
-    pieces = (Part(text[:begin], True), Part(text[begin:end], False), Part(text[end:], True))
-    return [part for part in pieces if part.text]
-
-
-def parts_around(text: str, names: Sequence[str]) -> list[Part]:
-    """The parts of a text between the texts to copy; a number takes the letters with it that touch it, as in B12."""
-    parts: list[Part] = []
-    end = 0
-    for first, last in protected_spans(text, names):
-        if text[first].isdigit():
-            while first > end and text[first - 1].isalnum():
-                first -= 1
-            while last < len(text) and text[last].isalnum():
-                last += 1
-        if last > end:
-            first = max(first, end)
-            parts += [*between(text[end:first], end > 0, True), Part(text[first:last], True)]
-            end = last
-    return [*parts, *between(text[end:], end > 0, False)]
-
-
-def between(text: str, left: bool, right: bool) -> list[Part]:
-    """The parts of a text beside texts to copy: the model reads it if it has a letter.
-
-    On a side that touches a text to copy, punctuation stays with it, as the brackets of ({name}) and the colon of
-    {name}: do.
-    """
-    if not has_letter(text):
-        return [Part(text, True)] if text else []
-    begin, end = 0, len(text)
-    while left and is_separator(text[begin]):
-        begin += 1
-    while right and is_separator(text[end - 1]):
-        end -= 1
-    return cut_out(text, begin, end)
-
-
-def is_separator(char: str) -> bool:
-    """Whether a character is punctuation, a sign or white space."""
-    return unicodedata.category(char)[0] in "PSZ" or char.isspace()
 
 
 def parts_of(
@@ -150,57 +96,66 @@ def parts_of(
     warn: Callable[[str], None],
     tokenizer: SourceReader,
     limits: LengthLimits,
-    constrainable: bool,
+    parsing: Parsing,
 ) -> list[Part] | None:
-    """The parts of an input; None: the model reads it as a whole.
-
-    `constrainable` tells whether the search can force texts into an output.
-    """
+    """The parts of an input; None: the model reads it as a whole."""
     tag, text = split_tag(item.text, tokenizer.tags)
     if not text.strip():
         return None
     limits = limits._replace(tokens=limits.tokens - bool(tag))
-    names = [name for name, _ in item.constraints.placeholders]
-    others = replace(item.constraints, placeholders=())
-    whole = parts = [Part(text, False)]
-    if names and not others:
-        around = parts_around(text, names)
-        if not constrainable or all(part.copied for part in around):
-            parts = around
+    parts = parts_of_text(text, parsing)
     problems = (limits.excess(part.text, tokenizer) for part in parts if not part.copied)
     excess = next(filter(None, problems), None)
     if excess is None:
-        return None if parts == whole else parts
-    if others and replace(others, forbid=()):
+        return None if parts == [Part(text, False)] else parts
+    if item.constraints and replace(item.constraints, forbid=()):
         reason = "a text that is read in parts can have no prefix, terms, pattern or required phrases"
         raise InputTooLongError(place, text, excess, reason)
+
+    def fits(text: str) -> bool:
+        pieces = parts_of_text(text, parsing)
+        return all(piece.copied or limits.excess(piece.text, tokenizer) is None for piece in pieces)
+
     small: list[Part] = []
     for part in parts:
-        if part.copied:
+        if part.copied or limits.excess(part.text, tokenizer) is None:
             small.append(part)
-        else:
-            texts = split_text(part.text, lambda text: limits.excess(text, tokenizer) is None)
-            small += [piece for text in texts for piece in cut_out(text, 0, len(text))]
+            continue
+        for piece in split_text(part.text if part.segment is None else part.segment.raw, fits):
+            small += [inner for stripped in stripped_parts(piece) for inner in read_parts(stripped, parsing)]
     warn(f"{place}: {excess[0]}; read in {sum(not part.copied for part in small)} parts")
     return small
 
 
-def constraints_of_part(constraints: OutputConstraints, part: str) -> OutputConstraints:
-    """The constraints of a whole input that hold for one part: what is forbidden, and its own texts to copy."""
-    counts = ((name, part.count(name)) for name, _ in constraints.placeholders)
-    return OutputConstraints(
-        forbid=constraints.forbid, placeholders=tuple((name, count) for name, count in counts if count)
-    )
+def stripped_parts(text: str) -> list[Part]:
+    """A text to read, and the white space at its sides."""
+    inner = text.strip()
+    if not inner:
+        return [Part(text, True)] if text else []
+    begin = text.index(inner)
+    pieces = (Part(text[:begin], True), Part(inner, False), Part(text[begin + len(inner) :], True))
+    return [part for part in pieces if part.text]
+
+
+def read_parts(part: Part, parsing: Parsing) -> list[Part]:
+    return [part] if part.copied else parts_of_text(part.text, parsing)
 
 
 def join_parts(parts: Sequence[Part], predictions: Sequence[Prediction]) -> Prediction:
     """The predictions of the parts of an input as one; its score is the mean over all tokens."""
-    outputs = iter(predictions)
-    text = "".join(part.text if part.copied else next(outputs).text for part in parts)
+
+    def text_of(outputs: Sequence[Prediction]) -> str:
+        texts = iter(outputs)
+        return join_texts([part.text if part.copied else next(texts).text for part in parts])
+
+    if len(predictions) == 1:
+        (own,) = predictions
+        others = tuple(replace(other, text=text_of([other])) for other in own.alternatives)
+        return replace(own, text=text_of([own]), alternatives=others)
     counts = [max(1, len(output.token_scores)) for output in predictions]
     weighted = (output.score * count for output, count in zip(predictions, counts, strict=True))
     joined = Prediction(
-        text=text,
+        text=text_of(predictions),
         score=math.fsum(weighted) / max(1, sum(counts)),
         tokens=tuple(token for output in predictions for token in output.tokens),
         token_scores=tuple(score for output in predictions for score in output.token_scores),

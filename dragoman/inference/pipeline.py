@@ -17,10 +17,11 @@ from dragoman.base import DataError, DragomanError
 from dragoman.data import Fault, normalise
 from dragoman.data.tokenizers import Context, add_tag, join_context, split_context, split_tag
 from dragoman.decoding import Node
-from dragoman.decoding.constraints import ConstrainedInput, without_protected
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.inputs import MEDIA_WINDOW, Nodes, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import InputTooLongError, Part
+from dragoman.inference.long_inputs import InputTooLongError
+from dragoman.inference.segments import Part, Segment
 from dragoman.inference.unseen import UnseenInputs
 from dragoman.runs.tasks import encoder_of, length_limit
 
@@ -38,6 +39,7 @@ class Row:
     context: tuple[str, ...] = ()  # the sentences before it
     source: Any = None  # token ids or features, once they are encoded
     trace: list[Node] = field(default_factory=list)  # of the search, if the caller wants it
+    segment: Segment | None = None  # what its text leaves out of the input, and the output gets again
 
     @property
     def text(self) -> str:
@@ -62,16 +64,16 @@ class Work(ABC, Generic[Output]):
             raise DataError(f'{name}: found constraints on the output, which need a search; task = "{task}" has none')
         return prepared
 
-    def protect(self, item: ConstrainedInput) -> ConstrainedInput:
-        """The input with constraints that copy what the model cannot read, such as unseen digits."""
-        return item
+    def uncopied(self, text: str) -> str:
+        """A text without what its output copies."""
+        return text
 
     def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
         """The parts that an input is read in; None: it is read as a whole. Raises InputTooLongError."""
         return None
 
-    def part(self, item: ConstrainedInput, part: Part) -> ConstrainedInput:
-        """A part of an input as an input of its own."""
+    def part(self, item: ConstrainedInput, part: Part, parts: Sequence[Part]) -> ConstrainedInput:
+        """One of the parts of an input as an input of its own."""
         raise NotImplementedError
 
     def read_files(self, paths: Sequence[str]) -> Sequence[Any]:
@@ -216,20 +218,21 @@ class Window(Generic[Output]):
                 if work.beside(known, None) is not None:
                     self.stream.done(1)
                     return []
-            protected = work.protect(prepared)
-            parts = work.plan(protected, name, self.stream.warn)
+            parts = work.plan(prepared, name, self.stream.warn)
         except DragomanError as error:
             self.fail(index, error)
             return []
+        if parts is None:
+            rows = [Row(index, number, name, prepared, context)]
+        else:
+            self.parts[index] = parts
+            read = [(work.part(prepared, part, parts), part.segment) for part in parts if not part.copied]
+            rows = [Row(index, number, name, item, context, segment=segment) for item, segment in read]
         if known is None:
             self.report_unseen(number, prepared)
-        if parts is None:
-            return [Row(index, number, name, protected, context)]
-        self.parts[index] = parts
-        read = [work.part(protected, part) for part in parts if not part.copied]
-        if not read:
+        if not rows:
             self.stream.done(1)
-        return [Row(index, number, name, part, context) for part in read]
+        return rows
 
     def in_context(self, item: str | ConstrainedInput) -> tuple[str | ConstrainedInput, tuple[str, ...]]:
         """The input by itself, and what it brings along to be read before it: else a match, or the last ones read."""
@@ -243,10 +246,7 @@ class Window(Generic[Output]):
 
     def report_unseen(self, number: int, item: ConstrainedInput) -> None:
         """Report characters or words that training did not have, but for those of texts that are copied."""
-        text = item.text
-        if item.constraints.placeholders:
-            text = without_protected(text, [name for name, _ in item.constraints.placeholders])
-        if surfaces := self.work.run.unseen_in(text):
+        if surfaces := self.work.run.unseen_in(self.work.uncopied(item.text)):
             assert self.stream.on_unknown is not None, "`stream_outputs` sets it"
             self.stream.on_unknown(number, surfaces)
 
@@ -336,6 +336,7 @@ class Window(Generic[Output]):
             nodes: Nodes = []
             if index in self.parts and index not in self.failed:
                 output = self.work.join(self.parts[index], [output for _, output in own])
+                nodes = self.work.trace_table(own[0][0]) if len(own) == 1 else nodes
             elif own:
                 row, output = own[0]
                 nodes = self.work.trace_table(row)

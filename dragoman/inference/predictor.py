@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from dragoman.base import ConfigError, DataError, RunError
+from dragoman.base import ConfigError, DataError, DragomanError, RunError
 from dragoman.data import Example, TranslationMemory
 from dragoman.data.tokenizers import Context, check_tag, ensure_tag, join_context
 from dragoman.decoding import DecodingOptions, Method, SearchConfig, replace_from_keywords
@@ -61,6 +61,7 @@ from dragoman.runs import Run
 from dragoman.scoring import count_edit_kinds, score_table
 
 if TYPE_CHECKING:
+    from dragoman.inference.align import AttentionView
     from dragoman.inference.rerank import Reranker
 
 T = TypeVar("T")
@@ -226,7 +227,17 @@ class Predictor(Seq2SeqRun):
     def reads_in_parts(self, item: ConstrainedInput, options: DecodingOptions) -> bool:
         """Whether an input is read in parts: their tokens come in the order of the batches, not in that of the text."""
         work = self._work(options, StreamOptions(on_warning=lambda line: None))
-        return work.plan(work.protect(work.prepare(item, "input")), "input", lambda line: None) is not None
+        return work.plan(work.prepare(item, "input"), "input", lambda line: None) is not None
+
+    @cached_property
+    def alignment_view(self) -> AttentionView | None:
+        """The attention that links the words of a source and an output; None: the model has none to read."""
+        select_view = import_module("dragoman.inference.align").select_view  # which imports this module
+        try:
+            view: AttentionView = select_view(self)
+        except DragomanError:
+            return None
+        return view
 
     @cached_property
     def by_letter(self) -> tuple[bool, bool]:

@@ -8,25 +8,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from dragoman.data import Match, TranslationMemory
+from dragoman.data import Match, TranslationMemory, protected_spans, without_spans
 from dragoman.data.tokenizers import EOS, add_tag, ensure_tag, split_tag
 from dragoman.decoding import DecodingOptions, Hypothesis, Method, SearchConfig, transduce
 from dragoman.decoding.constraints import (
-    NO_CONSTRAINTS,
     ConstrainedInput,
     ConstraintAutomaton,
     OutputConstraints,
     Terminology,
-    add_numbers,
-    add_source_constraints,
-    restore_placeholders,
+    add_terms,
 )
 from dragoman.inference.confidence import SavedCalibration, log_probability
 from dragoman.inference.inputs import Nodes, Warn, common_constraints
 from dragoman.inference.loaded import Backend, Seq2SeqRun
-from dragoman.inference.long_inputs import Part, constraints_of_part, join_parts, parts_of
+from dragoman.inference.long_inputs import join_parts, parts_of
 from dragoman.inference.pipeline import Done, Row, Work, as_input, check_positions
 from dragoman.inference.prediction import NO_PREDICTION, Prediction
+from dragoman.inference.restoring import Restoring
+from dragoman.inference.segments import Parsing, Part
 from dragoman.inference.target_scores import token_confidences
 from dragoman.models import decodes
 
@@ -74,11 +73,6 @@ class SearchWork(Work[Prediction]):
         """Outputs that the search returns: all of the beam where they are reranked."""
         return self.options.n_best if self.reranker is None else max(self.options.n_best, self.config.beam)
 
-    @property
-    def constrainable(self) -> bool:
-        """Whether the search can force texts into an output: a search token by token, by greedy or beam search."""
-        return self.options.method is None and decodes(self.backend.traits) == "stepwise"
-
     # --- inputs
 
     @cached_property
@@ -93,20 +87,39 @@ class SearchWork(Work[Prediction]):
         text = ensure_tag(text, options.tag, tags, name) if text.strip() else text
         constraints = constraints if isinstance(item, ConstrainedInput) else self.common
         source, terms = split_tag(text, tags)[1], cast("Terminology | None", options.terminology)
-        return ConstrainedInput(text, add_source_constraints(constraints, source, terms, options.placeholders))
+        return ConstrainedInput(text, add_terms(constraints, source, terms))
 
-    def protect(self, item: ConstrainedInput) -> ConstrainedInput:
-        source = split_tag(item.text, self.run.tags)[1]
-        return item._replace(constraints=add_numbers(item.constraints, source, self.run.unseen.lacks_digit))
+    def parsing(self, item: ConstrainedInput) -> Parsing:
+        """How the text of an input is taken apart."""
+        own = item.constraints
+        if own.prefix or own.allow or own.pattern or own.constrain:  # they say what the output is from its start
+            return Parsing(False)
+        numbers = self.run.unseen.lacks_digit
+        apart = decodes(self.backend.traits) != "stepwise"
+        return Parsing(self.options.placeholders, numbers, bool(own.require), apart)
+
+    def uncopied(self, text: str) -> str:
+        return without_spans(text, protected_spans(text)) if self.options.placeholders else text
 
     def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
         if self.run.reads_files:
             return None
-        return parts_of(item, name, warn, self.run.source_tokenizer, self.run.length_limits, self.constrainable)
+        run = self.run
+        parts = parts_of(item, name, warn, run.source_tokenizer, run.length_limits, self.parsing(item))
+        return None if parts is None else [self.read(part) for part in parts]
 
-    def part(self, item: ConstrainedInput, part: Part) -> ConstrainedInput:
+    def read(self, part: Part) -> Part:
+        """A part with the spans that training had: the model may know what to do with them."""
+        if (segment := part.segment) is None or not self.options.placeholders:
+            return part
+        spans = "".join(span.of(segment.raw) for span in segment.spans if span.kind not in ("tag", "number"))
+        known = bool(spans) and not any(span.kind == "number" for span in segment.spans) and not self.run.unseen(spans)
+        return part._replace(text=segment.tagless.text) if known else part
+
+    def part(self, item: ConstrainedInput, part: Part, parts: Sequence[Part]) -> ConstrainedInput:
         tag = split_tag(item.text, self.run.tags)[0]
-        own = constraints_of_part(item.constraints, part.text) if self.constrainable else NO_CONSTRAINTS
+        alone = sum(not part.copied for part in parts) == 1
+        own = item.constraints if alone else OutputConstraints(forbid=item.constraints.forbid)
         return ConstrainedInput(add_tag(part.text, tag) if tag else part.text, own)
 
     def join(self, parts: Sequence[Part], outputs: Sequence[Prediction]) -> Prediction:
@@ -124,6 +137,17 @@ class SearchWork(Work[Prediction]):
     # --- outputs
 
     def outputs(self, rows: Sequence[Row], done: Done) -> list[Prediction]:
+        predictions = self._searched(rows, done)
+        if not self.options.placeholders and all(row.segment is None for row in rows):
+            return predictions
+
+        def search(rows: Sequence[Row], n_best: int) -> list[Prediction]:
+            work = replace(self, options=replace(self.options, n_best=n_best))
+            return work._searched(rows, lambda row: None)
+
+        return Restoring(self, search).outputs(rows, predictions)
+
+    def _searched(self, rows: Sequence[Row], done: Done) -> list[Prediction]:
         automata = self._automata(rows)
         hypotheses: list[list[Hypothesis]] = [[] for _ in rows]
         every = list(range(len(rows)))
@@ -198,7 +222,7 @@ class SearchWork(Work[Prediction]):
             yield from enumerate(transduce(self.backend.model, rows, self.config, self.n_best, given), first)
 
     def _predictions(self, rows: Sequence[Row], hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Prediction]:
-        """The best hypotheses with the others as their alternatives; placeholders that they lack are put in."""
+        """The best hypotheses with the others as their alternatives."""
         confidences: Iterator[tuple[float, ...]] = iter(())
         if self.calibration is not None:
             several = zip(rows, hypotheses, strict=True)
@@ -215,8 +239,6 @@ class SearchWork(Work[Prediction]):
         target = self.backend.codec.target_of(row.text)
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
         text, pieces = target.decode(tokens), tuple(target.pieces(tokens))
-        if placeholders := row.item.constraints.placeholders:
-            text = restore_placeholders(text, split_tag(row.text, self.run.tags)[1], placeholders)
         prediction = Prediction(text, hypothesis.normalised, pieces, hypothesis.token_scores)
         if self.calibration is None:
             return prediction
@@ -232,7 +254,7 @@ class SearchWork(Work[Prediction]):
     def known(self, item: ConstrainedInput) -> Prediction | None:
         """An exact match of the memory, unless the caller constrains outputs: a translation there may not comply."""
         memory = cast("TranslationMemory | None", self.options.memory)
-        if memory is None or replace(item.constraints, placeholders=()):
+        if memory is None or item.constraints:
             return None
         target = memory.exact(item.text)
         return None if target is None else replace(NO_PREDICTION, text=target, memory=Match(1.0, item.text, target))

@@ -13,7 +13,7 @@ from dragoman.decoding.constraints import (
     FIELDS,
     ConstrainedInput,
     Terminology,
-    add_source_constraints,
+    add_terms,
     parse_constraints,
 )
 from dragoman.inference import CompletionOptions
@@ -93,24 +93,24 @@ class InputBuilder:
     """
 
     def __init__(self, options: DecodingOptions, model: ServedModel) -> None:
-        self.model, self.tag, self.placeholders = model, options.tag, options.placeholders
+        self.model, self.tag = model, options.tag
         self.constraints = parse_constraints({name: getattr(options, name) for name in FIELDS}, "request")
         assert isinstance(options.terminology, Terminology | None), "a request has terms, no file"
         self.terms = options.terminology
         if self.tag is not None:
             check_tag(self.tag, model.tags)
         own: dict[str, Any] = dict.fromkeys((*FIELDS, "terminology", "tag"))
-        self.search = replace(options, **own, placeholders=False)
+        self.search = replace(options, **own)
 
     def __call__(self, text: str) -> ConstrainedInput:
         own = split_context(text)[1] if self.model.engine.context else text
-        constraints = add_source_constraints(self.constraints, own, self.terms, self.placeholders)
+        constraints = add_terms(self.constraints, own, self.terms)
         return ConstrainedInput(tagged(text, self.tag, self.model), constraints)
 
     @property
     def constrained(self) -> bool:
         """Whether some output may have constraints: such inputs are searched apart from others."""
-        return bool(self.constraints) or self.terms is not None or self.placeholders
+        return bool(self.constraints) or self.terms is not None or self.search.placeholders
 
     @property
     def read_first(self) -> list[str]:

@@ -9,10 +9,9 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple, NoReturn
 
 from dragoman.base import ConfigError
-from dragoman.data import UNKNOWN, detect, same_language
+from dragoman.data import UNKNOWN, detect, find_placeholders, same_language
 from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
-from dragoman.decoding.constraints import find_placeholders
 from dragoman.documents import Document, Limits, Reading, localiser, open_document, translate_units
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
@@ -158,7 +157,7 @@ async def translate_texts(
                 f"Parameter 'context' not supported: the run {model.name} reads one sentence at a time; leave it out"
             )
         terms = terminology_of(job.glossary)
-        options = DecodingOptions(terminology=terms, tag=tag or None, n_best=1 + job.alternatives)
+        options = DecodingOptions(terminology=terms, tag=tag or None, n_best=1 + job.alternatives, placeholders=True)
         indices = [index for index, (other, _) in enumerate(languages) if other == code]
         own = [texts[index] for index in indices]
         translator = translator_of(call, model, options, own, job.form or model.default_format, job.context)
@@ -176,8 +175,8 @@ def translator_of(
     form: str,
     context: str = "",
 ) -> Translator:
-    """A run with the options of one request; placeholders of texts that have some are copied."""
-    if form == "text" and any(find_placeholders(text) for text in texts):
+    """A run with the options of one request; what texts must keep is kept."""
+    if form == "html" or any(find_placeholders(text) for text in texts):
         options = replace(options, placeholders=True)
     return Translator(call, model, replace(options, scores=False), form, context)
 

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable
 
 from dragoman.documents.base import Document, UnitTranslation
-from dragoman.documents.markup import Aligned, place_markup, words_of
+from dragoman.inference.segments.markup import Aligned, place_markup, words_of
 
 XLIFF1 = """<?xml version="1.0" encoding="UTF-8"?>
 <!-- a comment -->

@@ -20,11 +20,11 @@ from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.documents.base import Reading, UnitTranslation, decode
 from dragoman.documents.html import HTMLDocument
-from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
 from dragoman.documents.translation import finished, translate_units
 from dragoman.inference.align.alignment import WordAlignment
 from dragoman.inference.prediction import Prediction
+from dragoman.inference.segments.markup import Aligned, place_markup
 from tests.conftest import TrainedFolder, call
 from tests.documents.model import ChangingEngine
 from tests.documents.samples import PO, SAMPLES, WORD, XLIFF1, outputs, package

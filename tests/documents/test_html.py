@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.html_tokens import REFERABLE, attributes_of_tag, html_tokens, unescape_text
-from dragoman.documents.markup import Aligned, Block, place_markup, project
+from dragoman.inference.segments.markup import Aligned, Block, place_markup, project
 
 _STATES = {"script": "scriptDataState", "plaintext": "plaintextState"}
 _STATES |= dict.fromkeys(("title", "textarea"), "rcdataState")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from dragoman.documents.markdown import escape_markdown, inline_markdown, unescape_markdown
-from dragoman.documents.markup import Aligned, project
 from dragoman.documents.registry import open_document
+from dragoman.inference.segments.markup import Aligned, project
 from tests.documents.equivalence import markdown_page
 from tests.documents.model import translated
 

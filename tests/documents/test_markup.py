@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from benchmarks.campaign import documents
 from dragoman.data.sentences import join_sentences, split_long, split_sentences
 from dragoman.documents.html import parse_blocks, tokens_of
-from dragoman.documents.markup import Aligned, Block, place_markup, words_of
 from dragoman.documents.registry import open_document
 from dragoman.documents.translation import sentence_links
 from dragoman.inference.align.alignment import word_spans
 from dragoman.inference.align.alignments import WordAlignment
+from dragoman.inference.segments.markup import Aligned, Block, place_markup, words_of
 
 PROSE = st.text(st.sampled_from("aBc .!?…\n\t\"')。3 Dr."), max_size=60)
 

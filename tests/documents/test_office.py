@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from dragoman.documents.base import Document, UnitTranslation
-from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
+from dragoman.inference.segments.markup import Aligned, place_markup
 from tests.documents.samples import outputs, package
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

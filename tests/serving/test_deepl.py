@@ -19,7 +19,7 @@ from deepl import (
 from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 
 from dragoman.documents.html import parse_blocks
-from dragoman.documents.markup import Block
+from dragoman.inference.segments.markup import Block
 from dragoman.runs.tasks.config import build
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.routes.deepl import TagRules, restore

@@ -1,14 +1,8 @@
 from dragoman.decoding.constraints.automata import ConstraintAutomaton as ConstraintAutomaton
 from dragoman.decoding.constraints.compiler import CONSTRAINTS as CONSTRAINTS
 from dragoman.decoding.constraints.compiler import ConstraintCompiler as ConstraintCompiler
-from dragoman.decoding.constraints.source import UNITS as UNITS
 from dragoman.decoding.constraints.source import Terminology as Terminology
-from dragoman.decoding.constraints.source import add_numbers as add_numbers
-from dragoman.decoding.constraints.source import add_source_constraints as add_source_constraints
-from dragoman.decoding.constraints.source import find_placeholders as find_placeholders
-from dragoman.decoding.constraints.source import protected_spans as protected_spans
-from dragoman.decoding.constraints.source import restore_placeholders as restore_placeholders
-from dragoman.decoding.constraints.source import without_protected as without_protected
+from dragoman.decoding.constraints.source import add_terms as add_terms
 from dragoman.decoding.constraints.spec import FIELDS as FIELDS
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS as NO_CONSTRAINTS
 from dragoman.decoding.constraints.spec import ConstrainedInput as ConstrainedInput

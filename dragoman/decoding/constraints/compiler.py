@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dragoman.base import DataError, hint
 from dragoman.base.config import Table
@@ -47,7 +47,6 @@ def build_named(name: str, text: str, token_bytes: TokenBytes, location: str) ->
 
 MAX_CACHED = 1000  # compiled automata
 MAX_REMEMBERED = 50_000  # transitions and states of all of them: about 20 MB
-MAX_PLACEHOLDERS = 500  # characters of all placeholders that a search must write; compiling them takes up to a second
 
 
 class ConstraintCompiler:
@@ -69,22 +68,14 @@ class ConstraintCompiler:
     ) -> ConstraintAutomaton | None:
         """The automaton of some constraints; None if there are none. `location` starts error messages.
 
-        Some placeholders are left out: those that the vocabulary cannot spell, those that contradict the other
-        constraints, those beyond MAX_PLACEHOLDERS, and the longest ones if the output would need more than
-        `max_tokens`, <eos> not counted.
-        `source.restore_placeholders` inserts them after the search.
+        An error says so where the output would need more than `max_tokens`, <eos> not counted.
         """
         automaton = self._known(constraints, location)
-        while automaton is not None and (needed := automaton.distance(automaton.start)) > max_tokens:
-            if not constraints.placeholders:
-                raise DataError(
-                    f"{location}: its constraints ({_describe(constraints)}) need {int(needed)} tokens, expected at "
-                    f"most {int(max_tokens)}, the longest output"
-                )
-            longest = max(constraints.placeholders, key=lambda pair: len(pair[0]) * pair[1])
-            left = tuple(pair for pair in constraints.placeholders if pair != longest)
-            constraints = replace(constraints, placeholders=left)
-            automaton = self._known(constraints, location)
+        if automaton is not None and (needed := automaton.distance(automaton.start)) > max_tokens:
+            raise DataError(
+                f"{location}: its constraints ({_describe(constraints)}) need {int(needed)} tokens, expected at "
+                f"most {int(max_tokens)}, the longest output"
+            )
         return automaton
 
     def _known(self, constraints: OutputConstraints, location: str) -> ConstraintAutomaton | None:
@@ -103,33 +94,17 @@ class ConstraintCompiler:
             parts.append(self._allowed_outputs(constraints, location))
         named = (("prefix", constraints.prefix), ("pattern", constraints.pattern), *constraints.constrain)
         parts += [build_named(name, text, self.token_bytes, location) for name, text in named if text]
-        placeholders = self._spelled_placeholders(constraints)
         phrases = [self._tokenizations(alternatives, location) for alternatives in constraints.require]
-        phrases += [self.token_bytes.tokenizations(text) for text, _ in placeholders]
         if phrases:
-            times = [1] * len(constraints.require) + [count for _, count in placeholders]
-            parts.append(RequiredPhrases(phrases, times))
-        limited = [(text, count) for text, count in placeholders if not self._occurs_elsewhere(text, constraints)]
-        if forbidden := [*((text, 0) for text in constraints.forbid), *limited]:
-            texts, max_counts = zip(*forbidden, strict=True)
-            parts.append(ForbiddenTexts(self.token_bytes, texts, max_counts))
+            parts.append(RequiredPhrases(phrases))
+        if constraints.forbid:
+            parts.append(ForbiddenTexts(self.token_bytes, constraints.forbid))
         if not parts:
             return None
         automaton = ConstraintAutomaton(parts, len(self.token_bytes))
         if math.isinf(automaton.distance(automaton.start)):
-            if constraints.placeholders:
-                return self._compile(replace(constraints, placeholders=()), location)
             raise DataError(f"{location}: no output can satisfy all its constraints: {_describe(constraints)}")
         return automaton
-
-    def _spelled_placeholders(self, constraints: OutputConstraints) -> list[tuple[str, int]]:
-        """The placeholders that the search must write, and how often."""
-        spelled, left = [], MAX_PLACEHOLDERS
-        for text, count in constraints.placeholders:
-            if len(text) * count <= left and self.can_spell(text):
-                spelled.append((text, count))
-                left -= len(text) * count
-        return spelled
 
     def _allowed_outputs(self, constraints: OutputConstraints, location: str) -> AllowedOutputs:
         rows = self.tokenizer.encode_batch(constraints.allow)
@@ -147,21 +122,10 @@ class ConstraintCompiler:
             )
         return rows
 
-    @staticmethod
-    def _occurs_elsewhere(text: str, constraints: OutputConstraints) -> bool:
-        """Whether a placeholder is also part of another text that the output must contain."""
-        others = [other for other, _ in constraints.placeholders if other != text]
-        others += [phrase for phrases in constraints.require for phrase in phrases]
-        others += [constraints.prefix, *constraints.allow]
-        return any(text in other for other in others)
-
-    def can_spell(self, text: str) -> bool:
-        return bool(self.token_bytes.tokenizations(text))
-
 
 def _describe(constraints: OutputConstraints) -> str:
     parts = [f"{name} {getattr(constraints, name)!r}" for name in ("prefix", "pattern") if getattr(constraints, name)]
     parts += [f"{name} {text!r}" for name in ("forbid", "allow") for text in getattr(constraints, name)]
     parts += [f"{name} {text!r}" for name, text in constraints.constrain]
     parts += [f"require {' or '.join(map(repr, phrases))}" for phrases in constraints.require]
-    return ", ".join(parts + [f"the placeholder {text!r}" for text, _ in constraints.placeholders])[:300]
+    return ", ".join(parts)[:300]

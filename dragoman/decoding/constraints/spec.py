@@ -27,7 +27,6 @@ class OutputConstraints:
     allow: tuple[str, ...] = ()  # the whole output is one of these
     pattern: str = ""  # the whole output matches this regular expression
     constrain: tuple[tuple[str, str], ...] = ()  # registered constraints: name and text
-    placeholders: tuple[tuple[str, int], ...] = ()  # texts to copy from the source, and how often each
 
     def __bool__(self) -> bool:
         return self != NO_CONSTRAINTS

@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 
 from dragoman.base import ConfigError, DataError, DragomanError
 from dragoman.base.config import Range, build, inline, read_toml, setting
-from dragoman.data import Example, TrainValidSplit
-from dragoman.decoding.constraints import find_placeholders
+from dragoman.data import Example, TrainValidSplit, find_placeholders
 from dragoman.inference import Predictor, StreamOptions, ignore_unknown, load_predictor, read_examples
 from dragoman.inspect.measure.probes import MIN_LOOP, PROBES, max_repetitions, probe_texts, suitable_probes
 from dragoman.inspect.options import SuiteOptions

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import time
-from typing import Any
 
-import numpy as np
 import pytest
 
 import dragoman
 from dragoman.base.errors import ConfigError, DataError
 from dragoman.data.tokenizers.base import EOS
-from dragoman.data.tokenizers.load import train_tokenizer
-from dragoman.data.tokenizers.subwords import SubwordsConfig
-from dragoman.data.tokenizers.words import WordsConfig
-from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.constraints.source import (
     Terminology,
-    add_source_constraints,
-    find_placeholders,
-    restore_placeholders,
 )
-from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints, constraints_for_inputs
+from dragoman.decoding.constraints.spec import constraints_for_inputs
 from dragoman.inference.predictor import Predictor
 from tests.conftest import TrainedFolder, call
-from tests.decoding.constraints.test_automata import found_by
-from tests.decoding.test_beam import Table
 
 
 @pytest.fixture
@@ -36,96 +23,7 @@ def run(inside: TrainedFolder) -> Predictor:
     return dragoman.load(inside.run, engine="torch")  # outputs of one search are compared to the last bit
 
 
-def test_placeholders_are_found_once_each() -> None:
-    text = "Click <1>here</1> on {name} or {name}: https://a.b/c?x={y}. <br/> %s %(n)d 3 < 4 > 2, mail a.b@c.de"
-    assert dict(find_placeholders(text)) == {
-        "<1>": 1, "</1>": 1, "{name}": 2, "https://a.b/c?x={y}": 1, "<br/>": 1, "%s": 1, "%(n)d": 1, "a.b@c.de": 1,
-    }  # fmt: skip
-    assert find_placeholders("nothing < to > keep, 50 % so") == ()
-
-
-KINDS: list[Any] = [SubwordsConfig(vocab_size=330), WordsConfig()]
-
-
-class QuickTable(Table):
-    """As `Table`, but drawn at once for the whole vocabulary."""
-
-    def guess(self, source: int, prefix: tuple[int, ...]) -> list[float]:
-        if (source, prefix) not in self.known:
-            draw = np.random.default_rng([self.seed, source, *prefix])
-            logits = draw.normal(0.0, self.sharpness, self.vocabulary)
-            logits[EOS] += self.ending
-            self.known[source, prefix] = (logits - np.log(np.exp(logits).sum())).tolist()
-        return self.known[source, prefix]
-
-
-@pytest.mark.parametrize("config", KINDS)
-def test_placeholders_occur_as_often_as_in_the_source(config: Any) -> None:
-    """With each tokenizer 140 sources, ten per batch."""
-    texts = ["the cat <1> sat </1> on {name}", "see http://a.b/c and http://a.b or %s."] * 5
-    tokenizer = train_tokenizer(config, texts)
-    compiler, written, put = ConstraintCompiler(tokenizer), 0, 0
-    pool = ["<1>", "</1>", "{name}", "http://a.b/c", "http://a.b", "%s", "{unseen_7}", "<x9>", "cat", "sat", "on"]
-    cases = 0
-    for seed in range(14):
-        rng = random.Random(seed)
-        sources = [" ".join(rng.choices(pool, k=rng.randint(1, 5))) for _ in range(10)]
-        asked = [add_source_constraints(OutputConstraints(), source, None, True) for source in sources]
-        automata = [compiler.compile(constraints) for constraints in asked]
-        table = QuickTable(seed, len(tokenizer), 1.0, 3.0, 0.0)
-        rooms = [rng.randint(1, 9) + (int(one.distance(one.start)) if one else 0) for one in automata]
-        found = found_by(table, range(10), rooms, 2, automata, n_best=1)
-        for source, constraints, row in zip(sources, asked, found, strict=True):
-            text = restore_placeholders(tokenizer.decode(row[0].tokens), source, constraints.placeholders)
-            for one, count in constraints.placeholders:
-                inside_another = any(one in other for other, _ in constraints.placeholders if other != one)
-                assert text.count(one) == count or (inside_another and text.count(one) > count)
-                written += compiler.can_spell(one)
-                put += not compiler.can_spell(one)
-            cases += bool(constraints.placeholders)
-    assert cases > 125
-    assert written > 125
-    assert put > 25 or config.kind == "subwords"  # sub-words spell everything
-
-
-def test_placeholders_that_cannot_be_spelled_are_inserted_at_their_position() -> None:
-    assert restore_placeholders("ein Haus steht da", "<1> a house stands", (("<1>", 1),)) == "<1> ein Haus steht da"
-    assert restore_placeholders("ein Haus", "a house <1>", (("<1>", 1),)) == "ein Haus <1>"  # the end stays the end
-    assert restore_placeholders("ein Haus", "a {x} house", (("{x}", 1),)) == "ein {x} Haus"
-    assert restore_placeholders("a {x} b", "{x} {x}", (("{x}", 2),)).count("{x}") == 2
-    assert restore_placeholders("", "<1>", (("<1>", 1),)) == "<1>"
-
-
-HOSTILE = {
-    "letters": "a" * 40_000, "mails": "a@" * 20_000, "domain": "a@b." + "-" * 40_000, "dots": "http://" + "." * 40_000,
-    "tags": "<a" * 20_000, "digits": "<" + "1" * 20_000 + " " * 20_000, "braces": "{" * 40_000,
-    "open": "{{" + "a" * 40_000,
-    "formats": "%(" * 20_000, "repeated": "{a} " * 10_000, "many": " ".join(f"{{{number}}}" for number in range(5_000)),
-    "long": "http://" + "a" * 40_000,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(HOSTILE))
-def test_placeholders_of_a_hostile_text_take_little_time(name: str) -> None:
-    """Quadratic patterns took half a minute for 40,000 letters."""
-    tokenizer, text = train_tokenizer(KINDS[0], ["the cat {name} sat", "see http://a.b/c"] * 5), HOSTILE[name]
-    start = time.process_time()
-    constraints = add_source_constraints(OutputConstraints(), text, None, True)
-    ConstraintCompiler(tokenizer).compile(constraints)
-    restored = restore_placeholders("ein Haus", text, constraints.placeholders)
-    assert time.process_time() - start < 5
-    assert all(restored.count(one) >= count for one, count in constraints.placeholders[:50])
-
-
-def test_placeholders_longer_than_the_output_are_inserted_after_the_search(run: Predictor) -> None:
-    """One long address must not stop a file of inputs."""
-    placeholders = (("ABCDEFGH", 1), ("JJ", 1))
-    inputs = [ConstrainedInput("abc"), ConstrainedInput("abc ABCDEFGH", OutputConstraints(placeholders=placeholders))]
-    plain, long = run.stream(inputs, max_length=4, on_unknown=lambda number, surfaces: None)
-    assert plain.text == run.predict(["abc"], max_length=4)[0].text
-    assert len(long.tokens) <= 4
-    assert "JJ" in "".join(long.tokens)  # short enough for the search
-    assert long.text.count("ABCDEFGH") == 1
+def test_constraints_that_need_more_than_the_longest_output_are_an_error(run: Predictor) -> None:
     with pytest.raises(
         DataError, match=r"input 2: its constraints \(require 'ABCDEF'\) need 6 tokens, expected at most 4"
     ):

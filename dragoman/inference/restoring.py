@@ -1,0 +1,166 @@
+"""Put what sources must keep back into outputs, and search again for outputs that have lost some of it.
+
+The first output in order that keeps everything is taken: the best one, the next ones of the beam, an output for the
+text without its protected spans, one without its numbers, and at last one in shorter parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from dragoman.base import DragomanError
+from dragoman.data import fitting_sentences
+from dragoman.data.tokenizers import add_tag, split_tag
+from dragoman.inference.checks import check_translation
+from dragoman.inference.long_inputs import join_parts
+from dragoman.inference.pipeline import Row
+from dragoman.inference.prediction import Prediction
+from dragoman.inference.segments import Part, Segment, parts_of_text, sentence_links, words_of
+
+if TYPE_CHECKING:
+    from dragoman.inference.search_work import SearchWork
+
+SHORT = 8  # words up to which a text is not read in parts
+
+
+class Attempt:
+    """The parts that a row is read in, and the outputs of those that are not copied."""
+
+    def __init__(self, row: Row, parts: Sequence[Part]) -> None:
+        self.row, self.parts = row, parts
+        self.rows: list[Row] = []  # of the parts that are read
+        self.outputs: list[Prediction] = []
+
+    def candidates(self, restored: Sequence[Prediction]) -> list[Prediction]:
+        """Outputs of the whole row, best first."""
+        joined = join_parts(self.parts, restored)
+        return [replace(joined, alternatives=()), *joined.alternatives]
+
+
+class Restoring:
+    """Restores the outputs of one call."""
+
+    def __init__(self, work: SearchWork, search: Callable[[Sequence[Row], int], list[Prediction]]) -> None:
+        self.work, self.search = work, search  # rows and a number of outputs → predictions
+        self.beam = work.config.beam if work.options.method is None and work.reranker is None else 1
+
+    def outputs(self, rows: Sequence[Row], predictions: Sequence[Prediction]) -> list[Prediction]:
+        out, best = list(predictions), dict[int, list[Prediction]]()
+        waiting: dict[int, Attempt] = {}
+        for index, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
+            if row.segment is not None or self.work.options.placeholders:
+                waiting[index] = Attempt(row, [Part(self.text(row), False, row.segment)])
+                waiting[index].rows, waiting[index].outputs = [row], [prediction]
+        further = {index: self.attempts(rows[index]) for index in waiting}
+        while waiting:
+            failed: dict[int, Attempt] = {}
+            for (index, attempt), restored in zip(waiting.items(), self.restored([*waiting.values()]), strict=True):
+                found = attempt.candidates(restored)
+                good = next((place for place, one in enumerate(found) if self.keeps(attempt.row, one)), None)
+                if good is not None:
+                    found.insert(0, found.pop(good))
+                if good is not None or index not in best:
+                    best[index] = found
+                if good is None and (parts := next(further[index], None)) is not None:
+                    failed[index] = Attempt(attempt.row, parts)
+            self.compute([*failed.values()])
+            waiting = failed
+        for index, found in best.items():
+            out[index] = replace(found[0], alternatives=tuple(found[1 : self.work.options.n_best]))
+        return out
+
+    def text(self, row: Row) -> str:
+        return split_tag(row.text, self.work.run.tags)[1]
+
+    def segment(self, row: Row) -> Segment:
+        """What a row stands for."""
+        return row.segment or Segment(self.text(row), (), self.work.parsing(row.item))
+
+    def attempts(self, row: Row) -> Iterator[Sequence[Part]]:
+        """Other ways to read a row of which no output so far keeps everything."""
+        if not self.work.options.placeholders:
+            return
+        segment, parsing, raw = row.segment, self.work.parsing(row.item), self.segment(row).raw
+        if self.beam > self.work.n_best:
+            yield [Part(self.text(row), False, segment)]
+        if segment is not None and segment.block.text != self.text(row):
+            yield [Part(segment.block.text, False, segment)]
+        everything = parsing._replace(numbers=lambda number: True)
+        leaf = segment is not None and segment.leaf
+        if (parts := parts_of_text(raw, everything, leaf)) != [Part(raw, False)]:
+            yield parts
+        if len(raw.split()) > SHORT and not parsing.whole:
+            size = max(SHORT, len(raw.split()) // 2)
+            pieces = fitting_sentences(raw, lambda text: len(text.split()) <= size)
+            if len(pieces) > 1:
+                read = ((*parts_of_text(text, everything), Part(space, True)) for text, space in pieces)
+                yield [part for parts in read for part in parts if part.text or part.segment is not None]
+
+    def compute(self, attempts: Sequence[Attempt]) -> None:
+        """Search for the outputs of all parts at once."""
+        tags = self.work.run.tags
+        for attempt in attempts:
+            tag = split_tag(attempt.row.text, tags)[0]
+            whole = sum(not part.copied for part in attempt.parts) == 1
+            for part in attempt.parts:
+                if not part.copied:
+                    own = attempt.row.item._replace(text=add_tag(part.text, tag) if tag else part.text)
+                    own = own if whole else self.work.part(own, part, attempt.parts)
+                    attempt.rows.append(replace(attempt.row, item=own, segment=part.segment, source=None))
+        rows = [row for attempt in attempts for row in attempt.rows]
+        if not rows:
+            return
+        self.work.encode(rows)
+        outputs = iter(self.search(rows, max(self.beam, self.work.n_best)))
+        for attempt in attempts:
+            attempt.outputs = [next(outputs) for _ in attempt.rows]
+
+    def restored(self, attempts: Sequence[Attempt]) -> Iterator[list[Prediction]]:
+        """For each attempt the outputs of its rows with everything that their sources keep."""
+        protect = self.work.options.placeholders
+        cleaned: list[tuple[Row, Prediction]] = []
+        own = (zip(attempt.rows, attempt.outputs, strict=True) for attempt in attempts)
+        for row, output in chain.from_iterable(own):
+            for one in (output, *output.alternatives):
+                text = self.segment(row).cleaned(one.text, self.text(row)) if protect else one.text
+                cleaned.append((row, replace(one, text=text, alternatives=())))
+        pairs = [(row.text, one.text) for row, one in cleaned if row.segment is not None and one.text.strip()]
+        links = self.aligned(pairs)
+        texts = iter([self.placed(row, one, links.get((row.text, one.text))) for row, one in cleaned])
+        for attempt in attempts:
+            restored = []
+            for output in attempt.outputs:
+                first, *others = [next(texts) for _ in range(1 + len(output.alternatives))]
+                restored.append(replace(first, alternatives=tuple(others)))
+            yield restored
+
+    def placed(self, row: Row, output: Prediction, alignment: Any) -> Prediction:
+        if (segment := row.segment) is None:
+            return output
+        block = segment.block if segment.block.text == self.text(row) else segment.tagless
+        text = segment.restored(sentence_links(alignment, self.text(row), output.text), block).text
+        return replace(output, text=text)
+
+    def aligned(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Any]:
+        """The alignments of sources and outputs; none where the model has no attention to read them from."""
+        distinct = list(dict.fromkeys(pairs))
+        if not distinct or (view := self.work.run.alignment_view) is None:
+            return {}
+        align = import_module("dragoman.inference.align").align_pairs  # which imports this room
+        try:
+            return dict(zip(distinct, align(self.work.run, distinct, view=view, segment=words_of), strict=True))
+        except DragomanError:
+            return {}
+
+    def keeps(self, row: Row, output: Prediction) -> bool:
+        """Whether an output has all that its source must keep, and is no loop."""
+        if not self.work.options.placeholders:
+            return True
+        segment = self.segment(row)
+        return segment.has_all(output.text) and not any(
+            finding.hard for finding in check_translation(segment.raw, output.text)
+        )

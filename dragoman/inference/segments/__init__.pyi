@@ -1,0 +1,17 @@
+from dragoman.inference.segments.markup import Aligned as Aligned
+from dragoman.inference.segments.markup import Block as Block
+from dragoman.inference.segments.markup import Escape as Escape
+from dragoman.inference.segments.markup import Span as Span
+from dragoman.inference.segments.markup import Token as Token
+from dragoman.inference.segments.markup import block_of as block_of
+from dragoman.inference.segments.markup import escape_text as escape_text
+from dragoman.inference.segments.markup import place_markup as place_markup
+from dragoman.inference.segments.markup import unchanged as unchanged
+from dragoman.inference.segments.markup import words_of as words_of
+from dragoman.inference.segments.segment import Parsing as Parsing
+from dragoman.inference.segments.segment import Part as Part
+from dragoman.inference.segments.segment import Segment as Segment
+from dragoman.inference.segments.segment import has_letter as has_letter
+from dragoman.inference.segments.segment import join_texts as join_texts
+from dragoman.inference.segments.segment import parts_of_text as parts_of_text
+from dragoman.inference.segments.segment import sentence_links as sentence_links

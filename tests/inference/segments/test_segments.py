@@ -1,0 +1,167 @@
+"""Tags, variables, formats, addresses and numbers survive any model: each is in the output exactly once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from dragoman.data import find_placeholders, icu_messages, protected_spans, tag_kind
+from dragoman.inference.align.alignments import WordAlignment
+from dragoman.inference.segments import Parsing, Segment, join_texts, parts_of_text, sentence_links, words_of
+
+SPANS = [
+    "{name}", "%s", "%(place)s", "%1$@", "%ld", "%.2f", "%%", "%@", "&amp;", "&#39;", "${x}", "{{x}}", "mail@x.org",
+    "https://a.org/b?c=d&e=1", "www.x.org/y.", "https://a.b/{id}", "<b>", "</b>", "<i>", "</i>", "<br/>", "</a>",
+    "<1>", '<a href="https://x.org/a b">', "</1>", '<x id="1"/>', "{n, plural, one {# file in {d}} other {<b>#</b> files, %s}}",
+    "{g, select, male {He said “hi”} female {She} other {They}}",
+]  # fmt: skip
+TEXTS = [
+    "12", "7,5 km", "B12", "dogs", "cats", "The file", "is", "— ", "- ", "• ", "1. ", "(2) ", "a) ", "“", "”", "„", '"',
+    "«", "»", "(", ")", ".", ",", "!", ":", "  ", "…", "100%", "50 %", "<", ">", "a < b", "{", "}", "&", "日本",
+    "don’t",
+]  # fmt: skip
+Model = Callable[[str, random.Random], str]
+
+
+def identity(text: str, draw: random.Random) -> str:
+    return text
+
+
+def reverse(text: str, draw: random.Random) -> str:
+    return " ".join(reversed(text.split()))
+
+
+def rubbish(text: str, draw: random.Random) -> str:
+    return "".join(draw.choice(SPANS + TEXTS) + draw.choice([" ", ""]) for _ in range(draw.randint(0, 8)))
+
+
+def random_alignment(source: str, output: str, draw: random.Random) -> WordAlignment | None:
+    shape = len(words_of(output)), len(words_of(source))
+    if draw.random() < 0.5 or not all(shape):
+        return None
+    weights = torch.tensor([[draw.random() for _ in range(shape[1])] for _ in range(shape[0])])
+    return WordAlignment((), (), frozenset(), weights)
+
+
+def translated(text: str, model: Model, parsing: Parsing, draw: random.Random) -> str:
+    texts = []
+    for part in parts_of_text(text, parsing):
+        if part.copied:
+            texts.append(part.text)
+            continue
+        segment = part.segment or Segment(part.text, (), parsing)
+        output = segment.cleaned(model(part.text, draw), part.text)
+        links = sentence_links(random_alignment(part.text, output, draw), part.text, output)
+        texts.append(segment.restored(links, segment.block).text if part.segment else output)
+    return join_texts(texts)
+
+
+def kept(text: str) -> Counter[str]:
+    """The protected texts and the frames of messages, and how often each occurs."""
+    counts = Counter(dict(find_placeholders(text)))
+    for message in icu_messages(text):
+        place = message.start
+        for first, last in (*message.leaves, (message.end, message.end)):
+            counts[text[place:first]] += 1
+            place = last
+    return counts
+
+
+def nests(text: str) -> bool:
+    waiting: list[str] = []
+    for span in protected_spans(text):
+        if span.kind == "tag":
+            kind, name = tag_kind(span.of(text))
+            if kind == "open":
+                waiting.append(name)
+            elif kind == "close" and (not waiting or waiting.pop() != name):
+                return False
+    return not waiting
+
+
+def random_segment(draw: random.Random) -> str:
+    pieces = (
+        draw.choice(draw.choice((SPANS, TEXTS))) + draw.choice([" ", " ", ""]) for _ in range(draw.randint(1, 10))
+    )
+    return "".join(pieces)
+
+
+PARSINGS = [Parsing(True), Parsing(True, apart=True), Parsing(True, lambda number: True), Parsing(True, whole=True)]
+
+
+def check_segment(seed: int) -> None:
+    draw = random.Random(seed)
+    text = random_segment(draw)
+    for model in (identity, reverse, rubbish):
+        for parsing in PARSINGS:
+            output = translated(text, model, parsing, draw)
+            about = f"{model.__name__}, {parsing}: {text!r} became {output!r}"
+            assert kept(output) == kept(text), about
+            assert nests(output) or not nests(text), about
+            if model is identity:  # a space may keep parts from being a span together
+                assert output.replace(" ", "") == text.replace(" ", "") if parsing.apart else output == text, about
+
+
+@pytest.mark.parametrize("first", range(0, 600, 150))
+def test_every_span_is_in_the_output_exactly_once(first: int) -> None:
+    for seed in range(first, first + 150):
+        check_segment(seed)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('see <a href="https://x.org/?a=1">it</a>', ['<a href="https://x.org/?a=1">', "</a>"]),
+        ("%@ %i %u %ld %.2f %x %% 50 % so", ["%@", "%i", "%u", "%ld", "%.2f", "%x", "%%"]),
+        ("A &amp; B &nbsp; &#39; R&D;", ["&amp;", "&nbsp;", "&#39;"]),
+        ("${x} {{y}} {0} %{z} #{a} %USER%", ["${x}", "{{y}}", "{0}", "%{z}", "#{a}", "%USER%"]),
+        ("to a.b@c.de, or http://a.b/{id}. And (www.a.b)", ["a.b@c.de", "http://a.b/{id}", "www.a.b"]),
+        ("nothing < to > keep, 50 % so, 3 < 4 > 2, 100%ig", []),
+        ("<1>a</1> <br/> <!-- c > d -->", ["<1>", "</1>", "<br/>", "<!-- c > d -->"]),
+        ("{n, plural, =0 {none} one {# file} other {# files}}", ["#"]),
+    ],
+)
+def test_what_is_protected(text: str, expected: list[str]) -> None:
+    assert [span for span, _ in find_placeholders(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("– Hallo, {name}!", ["Hallo!"]),
+        ("You have messages in {folder}.", ["You have messages in."]),
+        ("{name}: not found", ["not found"]),
+        ("1. Introduction", ["Introduction"]),
+        ("“Come in”", ["Come in"]),
+        ("“Come in,” he said", ["“Come in,” he said"]),
+        ("(2) • item", ["• item"]),
+        ("3 dogs", ["3 dogs"]),
+        ("{n, plural, one {# file} other {# files}} deleted", ["file", "files", "deleted"]),
+        ("<b>Save</b> the <i>file</i>", ["Save the file"]),
+        ('"{name}" is not a file', ["is not a file"]),
+    ],
+)
+def test_what_a_model_reads(text: str, read: list[str]) -> None:
+    assert [part.text for part in parts_of_text(text, Parsing(True)) if not part.copied] == read
+
+
+HOSTILE = {
+    "letters": "a" * 40_000, "mails": "a@" * 20_000, "domain": "a@b." + "-" * 40_000, "dots": "http://" + "." * 40_000,
+    "tags": "<a" * 20_000, "quotes": '<a "' * 10_000, "digits": "<" + "1" * 20_000 + " " * 20_000,
+    "braces": "{" * 40_000, "open": "{{" + "a" * 40_000, "formats": "%(" * 20_000, "repeated": "{a} " * 10_000,
+    "many": " ".join(f"{{{number}}}" for number in range(5_000)), "long": "http://" + "a" * 40_000,
+    "messages": "{a, plural, b {" * 3_000, "nested": "{a, plural, b {c}} " * 2_000, "stops": "http://a" + ".!" * 20_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(HOSTILE))
+def test_a_hostile_text_takes_little_time(name: str) -> None:
+    start = time.process_time()
+    parts = parts_of_text(HOSTILE[name], Parsing(True))
+    assert "".join(part.text if part.segment is None else part.segment.raw for part in parts) == HOSTILE[name]
+    assert time.process_time() - start < 3
