@@ -1,7 +1,8 @@
 """Every parser in linear time: each reads inputs of n and 2n characters made of parts that parsers dislike.
 
-The size grows until a parser takes a measurable time; then twice the size may take at most three times as long. A case
-is one parser with one repeated part. A parser may refuse an input with an error for users.
+The size grows until a parser takes a measurable time; then twice the size may take at most three times as long. A text
+document that is opened may take twenty times its size in memory: its texts are made when they are asked for. A case is
+one parser with one repeated part. A parser may refuse an input with an error for users.
 
 python benchmarks/campaign/linear_time.py [--milliseconds M] [--only PATTERN] [--processes P] [--output FAILURES]
 """
@@ -14,6 +15,7 @@ import io
 import re
 import sys
 import time
+import tracemalloc
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -48,6 +50,8 @@ from dragoman.inference.segments.markup import Aligned, place_markup, words_of
 MAX_SIZE = 1 << 20  # characters
 FIRST_SIZE = 1 << 11
 MAX_RATIO = 3.0
+MAX_MEMORY = 20.0  # bytes for each character of a text document
+LEAN = (".txt", ".md", ".html", ".srt", ".vtt")
 DOUBTFUL = 2.5
 Parse = Callable[[str, Path], object]
 
@@ -198,7 +202,7 @@ DOCUMENTS: dict[str, list[tuple[str, str, list[str]]]] = {
              "- ", "- a\n", "1. a\n", "|", "|a|b|\n|-|-|\n", "$x*y$ ", "$", "<!--", "<!-- a\n\n", "<b>", "<b>a</b> ",
              "\\", "~~~\n", "    a\n",
              "# a\n", "a\n=\n", "[a]: b\n", "&amp;", "---\n", "<a ", "\n", "***", "[^a] ", "~~a~~ ", "<div>\n", "![",
-             "[a][b] "],
+             "[a][b] ", "*_*_", "[[[", "((", "{{{", "%(", "- a\n  - b\n", "<b><i>", "`` `"],
         ),
     ],
     ".docx": [
@@ -363,6 +367,21 @@ def doubled(case: Case, size: int, folder: Path) -> tuple[float, float]:
     return slow / max(fast, 1e-9), slow
 
 
+def memory(case: Case) -> float:
+    """The bytes that opening a text document takes for each further character."""
+    suffix, peaks = case.parser.removeprefix("document "), []
+    if suffix not in LEAN:
+        return 0.0
+    for size in (1 << 13, 1 << 16):
+        data = case.text(size).encode()
+        tracemalloc.start()
+        with suppress(DragomanError):
+            open_document(f"a{suffix}", data, Reading("en", "de"))
+        peaks.append((len(data), tracemalloc.get_traced_memory()[1]))
+        tracemalloc.stop()
+    return (peaks[1][1] - peaks[0][1]) / (peaks[1][0] - peaks[0][0])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--milliseconds", type=float, default=50.0, help="the time from which on sizes are compared")
@@ -376,6 +395,8 @@ def main() -> int:
         times, size, spent = ratio(case, folder, arguments.milliseconds / 1000)
         slow = times >= MAX_RATIO
         failure = f"{case.name}: {size:,} characters took {spent:.2f} s, {times:.1f} times as long as half of them"
+        if not slow and (taken := memory(case)) > MAX_MEMORY:
+            slow, failure = True, f"{case.name}: {taken:.0f} bytes of memory for each character"
         return Outcome(Counter({case.parser: 1}), failure if slow else "")
 
     with scratch("linear-time") as folder:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 28  # of a document, which is read whole
 
 
-MAX_MARKS = 20_000  # of a text
+MAX_MARKS = 100_000  # of a text
 _MARKS = "<*_`[]~$"  # where tags begin, and the marks of Markdown
 
 

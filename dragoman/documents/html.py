@@ -121,7 +121,7 @@ def stretches(page: str, xml: bool = False, attributes: bool = True) -> Iterator
     """The blocks of a page and the readable attributes of its tags, in order of their starts."""
     foreign = _FOREIGN.search(page) is not None
     waiting: list[Token] = []  # of a block
-    values: list[Stretch] = []  # of its tags
+    values = array("I")  # of its tags: start and end of each, and of the tag
     start = place = 0
 
     def block() -> Iterator[Stretch]:
@@ -129,17 +129,18 @@ def stretches(page: str, xml: bool = False, attributes: bool = True) -> Iterator
             # Text of a <title> may look like a tag, and in SVG a slash closes one: read alone, both are different.
             alone = not foreign and not any(token.kind == "text" and "<" in token.raw for token in waiting)
             yield Stretch(start, place, None, None if alone else block_of(waiting, unescape_text))
-        yield from values
+        for index in range(0, len(values), 4):
+            yield Stretch(values[index], values[index + 1], (values[index + 2], values[index + 3]))
 
     for token in tokens_of(page, xml):
         inside = token.kind == "text" or token.name in INLINE or (token.kind == "copied" and not token.name)
         if not inside or not waiting:
             yield from block()
-            waiting, values, start = [], [], place
+            waiting, values, start = [], array("I"), place
         if inside:
             waiting.append(token)
         for first, last in readable_attributes(token) if attributes else ():
-            values.append(Stretch(place + first, place + last, (place, place + len(token.raw))))
+            values.extend((place + first, place + last, place, place + len(token.raw)))
         place += len(token.raw)
     yield from block()
 
@@ -182,38 +183,44 @@ class HTMLDocument(PartsDocument):
         # Browsers read a page that names no encoding as windows-1252: what is not ASCII is written as references.
         unnamed = "ascii" if data.isascii() and not self.xml else ""
         super().__init__(data, reading, declared_encoding(data) or unnamed)
-        self.tags: dict[int, ReadableTag] = {}  # by their starts
-        self._values = set[int]()  # units that are values of attributes
+        self._tags = array("I")  # of each unit: where the tag begins and ends whose value it is; two zeros: of none
         for stretch in stretches(self.text, self.xml):
-            if stretch.tag is not None:
-                first, last = stretch.tag
-                tag = self.tags.setdefault(first, ReadableTag(last, {}))
-                tag.attributes[len(self.units)] = (stretch.start - first, stretch.end - first)
-                self._values.add(len(self.units))
+            self._tags.extend(stretch.tag or (0, 0))
             self.add(stretch.start, stretch.end, stretch.block)
 
     def block_at(self, index: int, start: int, end: int) -> Block:
         raw = self.text[start:end]
-        if index in self._values:
+        if self._tags[2 * index + 1]:
             return Block(unescape_attribute(raw), escape=html.escape, raw=raw)
         return block_of_stretch(raw, self.xml)
 
+    def _readable_tags(self) -> dict[int, ReadableTag]:
+        """The tags with attributes that people read, by their starts."""
+        tags: dict[int, ReadableTag] = {}
+        for index in range(len(self.units)):
+            first, last = self._tags[2 * index : 2 * index + 2]
+            if last:
+                start, end = self.span(index)
+                tags.setdefault(first, ReadableTag(last, {})).attributes[index] = (start - first, end - first)
+        return tags
+
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
+        tags = self._readable_tags()
         changed: dict[int, str] = {}  # start of a tag → the tag with the translations of its attributes
-        for start, tag in self.tags.items():
+        for start, tag in tags.items():
             translations = ((place, outputs[index]) for index, place in tag.attributes.items())
             if edits := [Edit(*place, output.markup) for place, output in translations if output is not None]:
                 changed[start] = splice(self.text[start : tag.end], edits)
         starts, edits = sorted(changed), []
         for index, output in enumerate(outputs):
-            if output is None or index in self._values:
+            if output is None or self._tags[2 * index + 1]:
                 continue
             start, end = self.span(index)
             # A tag inside a translated block is wherever the block has it now.
             inside = starts[bisect.bisect_left(starts, start) : bisect.bisect_left(starts, end)]
-            new_tags = {self.text[tag : self.tags[tag].end]: changed.pop(tag) for tag in inside}
+            new_tags = {self.text[tag : tags[tag].end]: changed.pop(tag) for tag in inside}
             edits.append(Edit(start, end, with_tags(output.markup, new_tags, self.xml) if new_tags else output.markup))
-        edits += [Edit(start, self.tags[start].end, new) for start, new in changed.items()]
+        edits += [Edit(start, tags[start].end, new) for start, new in changed.items()]
         page = splice(self.text, edits)
         if any(output is not None for output in outputs) and self.reading.target:
             page = relabelled(page, self.reading.target, self.xml)

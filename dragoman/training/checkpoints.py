@@ -105,7 +105,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise RunError(f"{path}: cannot be written ({error})") from None
     sync(temporary)
     move(temporary, path)
-    remove_folder(folder)
+    folder.rmdir()
     sync(path.parent)
 
 
