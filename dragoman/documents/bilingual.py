@@ -21,10 +21,10 @@ BILINGUAL = (".po", ".xlf", ".xliff")  # documents with sources and translations
 
 
 def kinds_listing() -> str:
-    from dragoman.inference.checks import HARD, KINDS
+    from dragoman.inference import FINDINGS, HARD_FINDINGS
 
-    soft = [kind for kind in KINDS if kind not in HARD]
-    return f"Mistakes: {', '.join(kind for kind in KINDS if kind in HARD)}. To look at: {', '.join(soft)}"
+    soft = [kind for kind in FINDINGS if kind not in HARD_FINDINGS]
+    return f"Mistakes: {', '.join(kind for kind in FINDINGS if kind in HARD_FINDINGS)}. To look at: {', '.join(soft)}"
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class QAOptions:
 def qa(files: Sequence[str], options: QAOptions = QAOptions()) -> list[CheckedFile]:  # noqa: B008  (frozen)
     """Check every translation of bilingual files, and write a report if the options name one."""
     from dragoman.decoding.constraints import Terminology
-    from dragoman.inference.checks import KINDS
+    from dragoman.inference import FINDINGS
 
     if not files:
         raise DataError("found no FILE to check")
     for kind in options.without:
-        if kind not in KINDS:
-            raise ConfigError(f"--without: found '{kind}'. {hint(kind, KINDS)}")
+        if kind not in FINDINGS:
+            raise ConfigError(f"--without: found '{kind}'. {hint(kind, FINDINGS)}")
     for file in files:
         check_file(Path(file))
     if options.output is not None:
@@ -78,7 +78,7 @@ def qa(files: Sequence[str], options: QAOptions = QAOptions()) -> list[CheckedFi
 
 
 def _check(file: str, options: QAOptions, terms: Terminology | None, done: Callable[[int], None]) -> CheckedFile:
-    from dragoman.inference.checks import Finding, checker
+    from dragoman.inference import Finding, checker
 
     (source, target), pairs = _opened(file, options)
     check = checker(source, target, terms, identify=_identifier() if target else None)

@@ -2,6 +2,8 @@ from dragoman.inference.back_translation import BackTranslateOptions as BackTran
 from dragoman.inference.back_translation import back_translate as back_translate
 from dragoman.inference.baselines import baselines_of as baselines_of
 from dragoman.inference.baselines import best_baseline as best_baseline
+from dragoman.inference.checks import FINDINGS as FINDINGS
+from dragoman.inference.checks import HARD_FINDINGS as HARD_FINDINGS
 from dragoman.inference.checks import Finding as Finding
 from dragoman.inference.checks import LengthRatios as LengthRatios
 from dragoman.inference.checks import check_translation as check_translation

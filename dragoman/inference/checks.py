@@ -26,7 +26,7 @@ from dragoman.decoding.constraints import Terminology
 from dragoman.inference.number_values import compare_numbers
 from dragoman.inference.numbers import changed_numbers, notation_of
 
-KINDS = {
+FINDINGS = {
     "number": "a number is missing, changed or added",
     "placeholder": "a placeholder such as {name} or %s is missing or added",
     "tag": "a tag is missing or added",
@@ -54,7 +54,7 @@ KINDS = {
     "unreadable": "a line that has not two texts",
     "untranslated": "the source, or many of its words",
 }
-HARD = frozenset({"number", "placeholder", "tag", "url", "length", "loop"})
+HARD_FINDINGS = frozenset({"number", "placeholder", "tag", "url", "length", "loop"})
 SHOWN = 60  # characters of a text that a message quotes
 
 
@@ -67,7 +67,7 @@ class Finding(NamedTuple):
     @property
     def hard(self) -> bool:
         """Whether the output is wrong; otherwise a person should look at it."""
-        return self.kind in HARD
+        return self.kind in HARD_FINDINGS
 
     def as_table(self) -> dict[str, Any]:
         return {"kind": self.kind, "message": self.message, "hard": self.hard}

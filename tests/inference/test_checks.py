@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.decoding.constraints import Terminology
-from dragoman.inference.checks import HARD, LengthRatios, check_translation
+from dragoman.inference.checks import HARD_FINDINGS, LengthRatios, check_translation
 from dragoman.inference.numbers import NOTATIONS, localiser
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -108,7 +108,7 @@ def test_every_notation_has_the_same_values_and_a_lost_number_is_found(
         return "".join(f"{number:,} km and " for number in numbers)
 
     source = text(values)
-    assert not {*kinds(source, localise(source, source), f"en {language}")} & HARD
+    assert not {*kinds(source, localise(source, source), f"en {language}")} & HARD_FINDINGS
     place = data.draw(st.integers(0, len(values) - 1))
     fewer, changed = values[:place] + values[place + 1 :], [*values]
     changed[place] += 1
@@ -141,7 +141,7 @@ def test_any_texts_can_be_checked(source: str, output: str, languages: str) -> N
         assert "\n" not in finding.message
         assert json.dumps(finding.as_table())
     # A text is a faithful copy of itself.
-    assert not {*kinds(source, source, languages)} & HARD
+    assert not {*kinds(source, source, languages)} & HARD_FINDINGS
 
 
 def test_facts() -> None:
@@ -180,5 +180,5 @@ def test_people_who_translate_are_left_alone(language: str) -> None:
         for code in ("en", language)
     ]
     pairs = zip(*texts, strict=True)
-    hard = [(source, output) for source, output in pairs if {*kinds(source, output, f"en {language}")} & HARD]
+    hard = [(source, output) for source, output in pairs if {*kinds(source, output, f"en {language}")} & HARD_FINDINGS]
     assert len(hard) <= len(texts[0]) / 500, hard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -83,24 +83,19 @@ async def translated_outputs(
         source = "" if model.source == UNKNOWN else model.source
         target = language_of_tag(options.tag) if options.tag else model.targets[0].replace(UNKNOWN, "")
         check = checker(source, target, options.terminology)
-
-        def add_all() -> None:
-            for table, text in zip(tables, texts, strict=True):
-                add_findings(table, text, check)
-
-        await call.prepare(add_all, texts)
+        await call.prepare(partial(add_findings, tables, texts, check), texts)
     return tables
 
 
-def add_findings(table: dict[str, Any], source: str, check: Callable[..., list[Finding]]) -> None:
-    """Add to an output what is doubtful about it; to a text that was split, what is so about its sentences."""
-    if sentences := table.get("sentences"):
-        for sentence in sentences:
-            add_findings(sentence, sentence["source"], check)
-        table["findings"] = [finding for sentence in sentences for finding in sentence["findings"]]
-    else:
-        refused = bool(table.get("refused"))
-        table["findings"] = [] if refused else [finding.as_table() for finding in check(source, table["text"])]
+def add_findings(tables: Sequence[dict[str, Any]], sources: Sequence[str], check: Callable[..., list[Finding]]) -> None:
+    """Add to each output what is doubtful about it; to a text that was split, what is so about its sentences."""
+    for table, source in zip(tables, sources, strict=True):
+        if sentences := table.get("sentences"):
+            add_findings(sentences, [sentence["source"] for sentence in sentences], check)
+            table["findings"] = [finding for sentence in sentences for finding in sentence["findings"]]
+        else:
+            found = [] if table.get("refused") else check(source, table["text"])
+            table["findings"] = [finding.as_table() for finding in found]
 
 
 async def other_outputs(
