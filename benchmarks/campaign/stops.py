@@ -114,10 +114,23 @@ def small(config: Any) -> Any:
     return from_table({**table, "model": shrink(table["model"])})
 
 
+def choose_small_models() -> None:
+    """Let searches of this process choose small models, which train in a moment."""
+    from dragoman.auto.search import verb
+
+    choose = verb.configure_candidates
+
+    def choose_small(*given: Any) -> Any:
+        configs, reasons = choose(*given)
+        return {name: small(config) for name, config in configs.items()}, reasons
+
+    verb.configure_candidates = choose_small
+
+
 def begin(words: list[str], folder: Path, before: Before = lambda: None) -> int:
     """Start a command as the leader of a process group; gives its id. Its outputs go to files of the folder."""
     from dragoman import cli
-    from dragoman.auto.search import verb, worker
+    from dragoman.auto.search import worker
 
     def work() -> int:
         os.environ["DRAGOMAN_CACHE"] = str(folder / "cache")
@@ -144,13 +157,7 @@ def begin(words: list[str], folder: Path, before: Before = lambda: None) -> int:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
             return start(*given, **named)
 
-        choose = verb.configure_candidates
-
-        def choose_small(*given: Any) -> Any:
-            configs, reasons = choose(*given)
-            return {name: small(config) for name, config in configs.items()}, reasons
-
-        verb.configure_candidates = choose_small
+        choose_small_models()
         worker.serve, cli.cli.main = serve_alone, started  # type: ignore[method-assign]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -178,12 +185,21 @@ def note_modules(folder: Path) -> None:
         file.write(" ".join(sys.modules) + "\n")
 
 
+PROGRAM = """
+from benchmarks.campaign.stops import choose_small_models
+choose_small_models()
+from dragoman.cli import run
+run()
+"""
+
+
 def spawn(words: list[str], folder: Path) -> int:
     """Start a command as a user does; gives its id."""
     variables = os.environ | {"DRAGOMAN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    variables["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     with (folder / "errors.txt").open("w") as errors, (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", *words], stdout=output, stderr=errors, start_new_session=True,
+            [sys.executable, "-c", PROGRAM, *words], stdout=output, stderr=errors, start_new_session=True,
             env=variables, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip
     process.returncode = 0  # `ended` waits for it
