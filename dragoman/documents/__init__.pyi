@@ -16,4 +16,3 @@ from dragoman.documents.report import CheckedFile as CheckedFile
 from dragoman.documents.report import findings_table as findings_table
 from dragoman.documents.translation import translate_blocks as translate_blocks
 from dragoman.documents.translation import translate_units as translate_units
-from dragoman.inference.segments.markup import Block as Block

@@ -10,22 +10,43 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol
 
 from dragoman.base import DragomanError
 from dragoman.data import fitting_sentences
 from dragoman.data.tokenizers import add_tag, split_tag
+from dragoman.decoding import DecodingOptions
+from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference.checks import check_translation
 from dragoman.inference.long_inputs import join_parts
 from dragoman.inference.pipeline import Row
 from dragoman.inference.prediction import Prediction
-from dragoman.inference.segments import Part, Segment, parts_of_text, sentence_links, words_of
-
-if TYPE_CHECKING:
-    from dragoman.inference.predictor import Predictor
-    from dragoman.inference.search_work import SearchWork
+from dragoman.inference.segments import Parsing, Part, Segment, parts_of_text, sentence_links, words_of
 
 SHORT = 8  # words up to which a text is not read in parts
+
+
+class Searching(Protocol):
+    """What restoring asks of the work of a call (`SearchWork`)."""
+
+    @property
+    def run(self) -> Any: ...
+
+    @property
+    def options(self) -> DecodingOptions: ...
+
+    @property
+    def beam(self) -> int:
+        """Outputs that a search can tell apart; 1: another search finds the same."""
+
+    @property
+    def n_best(self) -> int: ...
+
+    def parsing(self, item: ConstrainedInput) -> Parsing: ...
+
+    def part(self, item: ConstrainedInput, part: Part, parts: Sequence[Part]) -> ConstrainedInput: ...
+
+    def encode(self, rows: Sequence[Row]) -> None: ...
 
 
 class Attempt:
@@ -45,9 +66,8 @@ class Attempt:
 class Restoring:
     """Restores the outputs of one call."""
 
-    def __init__(self, work: SearchWork, search: Callable[[Sequence[Row], int], list[Prediction]]) -> None:
+    def __init__(self, work: Searching, search: Callable[[Sequence[Row], int], list[Prediction]]) -> None:
         self.work, self.search = work, search  # rows and a number of outputs → predictions
-        self.beam = work.config.beam if work.options.method is None and work.reranker is None else 1
 
     def outputs(self, rows: Sequence[Row], predictions: Sequence[Prediction]) -> list[Prediction]:
         out, best = list(predictions), dict[int, tuple[int, list[Prediction]]]()  # faults of the best output, and all
@@ -86,7 +106,7 @@ class Restoring:
         if not self.work.options.placeholders:
             return
         segment, parsing, raw = row.segment, self.work.parsing(row.item), self.segment(row).raw
-        if self.beam > self.work.n_best:
+        if self.work.beam > self.work.n_best:
             yield [Part(self.text(row), False, segment)]
         if segment is not None and segment.block.text != self.text(row):
             yield [Part(segment.block.text, False, segment)]
@@ -116,7 +136,7 @@ class Restoring:
         if not rows:
             return
         self.work.encode(rows)
-        outputs = iter(self.search(rows, max(self.beam, self.work.n_best)))
+        outputs = iter(self.search(rows, max(self.work.beam, self.work.n_best)))
         for attempt in attempts:
             attempt.outputs = [next(outputs) for _ in attempt.rows]
 
@@ -149,12 +169,11 @@ class Restoring:
     def aligned(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Any]:
         """The alignments of sources and outputs; none where the model has no attention to read them from."""
         distinct = list(dict.fromkeys(pairs))
-        predictor = cast("Predictor", self.work.run)
-        if not distinct or (view := predictor.alignment_view) is None:
+        if not distinct or (view := self.work.run.alignment_view) is None:
             return {}
         align = import_module("dragoman.inference.align").align_pairs  # which imports this room
         try:
-            return dict(zip(distinct, align(predictor, distinct, view=view, segment=words_of), strict=True))
+            return dict(zip(distinct, align(self.work.run, distinct, view=view, segment=words_of), strict=True))
         except DragomanError:
             return {}
 

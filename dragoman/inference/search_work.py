@@ -73,6 +73,11 @@ class SearchWork(Work[Prediction]):
         """Outputs that the search returns: all of the beam where they are reranked."""
         return self.options.n_best if self.reranker is None else max(self.options.n_best, self.config.beam)
 
+    @property
+    def beam(self) -> int:
+        """Outputs that a search can tell apart; 1: another search finds the same."""
+        return self.config.beam if self.options.method is None and self.reranker is None else 1
+
     # --- inputs
 
     @cached_property

@@ -11,9 +11,10 @@ from dragoman.base import DragomanError
 from dragoman.data import Sentence, fitting_sentences, join_sentences
 from dragoman.data.tokenizers import SPECIALS, UNK
 from dragoman.decoding import DecodingOptions
-from dragoman.documents import Block, UnitTranslation, parse_blocks, translate_blocks
+from dragoman.documents import UnitTranslation, parse_blocks, translate_blocks
 from dragoman.inference import Prediction
 from dragoman.inference.align import WordAlignment, token_word_shares, word_spans
+from dragoman.inference.segments import Block
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import InputBuilder
 from dragoman.serving.state import ServerCall

@@ -23,6 +23,7 @@ from dragoman.decoding.constraints import NO_CONSTRAINTS, ConstrainedInput
 from dragoman.inference.load import load_predictor
 from dragoman.inference.long_inputs import LengthLimits, parts_of, usual_length
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.segments import Parsing
 from dragoman.runs import Run
 from tests.conftest import SMALL, call, own_copy, quiet_machine, words, write_rows
 
@@ -84,7 +85,7 @@ def parts(text: str, limits: LengthLimits = LIMITS, **constraints: Any) -> tuple
     """The parts that are read, and the warnings; the parts join to the text."""
     said: list[str] = []
     item = ConstrainedInput(text, replace(NO_CONSTRAINTS, **constraints))
-    found = parts_of(item, "input 1", said.append, COUNTER, limits, True)
+    found = parts_of(item, "input 1", said.append, COUNTER, limits, Parsing(False))
     if found is None:
         return [text], said
     assert "".join(part.text for part in found) == text
