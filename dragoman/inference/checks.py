@@ -204,6 +204,8 @@ def _difference(missing: Sequence[str], added: Sequence[str]) -> str:
 def _kind(text: str) -> str:
     if text.startswith("<"):
         return "tag"
+    if text.startswith("&"):  # plain texts write &amp; on one side and "and" on the other
+        return "escape"
     return "url" if text.startswith(("http", "www.")) or "@" in text[1:] else "placeholder"
 
 

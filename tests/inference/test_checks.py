@@ -61,6 +61,7 @@ def kinds(source: str, output: str, languages: str = "en de", **facts: object) -
         ("Name: ", "Name:", ["space"]),
         ("One\nTwo", "Eins Zwei", ["newline"]),
         ("Path\\nLine", "Pfad Zeile", ["escape"]),
+        ("Cats &amp; dogs", "Katzen und Hunde", ["escape"]),
         ("It is **bold**.", "Es ist fett.", ["markup"]),
         ("A café.", "Ein CafÃ©.", ["character"]),
     ],
