@@ -28,6 +28,7 @@ from dragoman.base import (
     hint,
     make_folder,
     refuse_links,
+    remove_file,
     remove_folder,
     write_text,
 )
@@ -344,7 +345,7 @@ def adapt(
         result = Adaptation(kept, None, corrections.usable, rejected, method, **judged)
         details = {key: value for key, value in result.as_dict().items() if key not in ("kept", "version")}
         entry = add_version(run, Run(work / "run").weights_path() if kept else None, name, details)
-        (work / "key").unlink()  # or a command killed while it removes the run would go on with the rest of it
+        remove_file(work / "key")  # or a command killed while it removes the run would go on with the rest of it
         remove_folder(work)
         if kept:
             use_version(run, entry)  # last: the same command, given again, would adapt the new version

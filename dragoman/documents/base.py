@@ -100,11 +100,6 @@ class Document(ABC):
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         """The file with these translations; None leaves a unit as it is."""
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        """The codes of source and target language, as the file names them; empty where it does not."""
-        return "", ""
-
     def pairs(self) -> Iterator[tuple[str, str, str]]:
         """Source, translation and place of everything that has a translation, for bilingual files."""
         yield from ()

@@ -112,7 +112,8 @@ def _opened(file: str, options: QAOptions) -> tuple[tuple[str, str], Iterable[tu
     if path.suffix.lower() in BILINGUAL:
         reading = Reading(options.source or "", options.target or "", options.encoding or "")
         document = open_document(file, path.read_bytes(), reading)
-        named = (document.languages[0] or named[0], document.languages[1] or named[1])
+        source, target = (next(iter(codes), "").replace("_", "-") for codes in (document.sources, document.targets))
+        named = (source or named[0], target or named[1])
         pairs: Iterable[tuple[str, str, str | Fault]] = (
             (f"{file}: {place}", source, output) for source, output, place in document.pairs()
         )

@@ -198,13 +198,6 @@ class PODocument(TextDocument):
             place = entry.start if entry.comments is None else entry.comments
             yield Edit(place, place, "".join(lines))
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        header = next((entry for entry in self.entries if not entry.fields["msgid"].text), None)
-        text = header.fields["msgstr"].text if header is not None and "msgstr" in header.fields else ""
-        found = re.search(r"^Language:[ \t]*([\w@-]+)", text, re.MULTILINE)
-        return "", found[1].replace("_", "-") if found else ""
-
     def pairs(self) -> Iterator[tuple[str, str, str]]:
         for unit, (target, missing, source) in zip(self.units, self.places, strict=True):
             if target.text and not missing:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dragoman.inference.align import WordAlignment
 
 T = TypeVar("T")
-Check = Callable[[str, str], Sequence[Finding]]  # what is doubtful about the output for a source
+Check = Callable[..., Sequence[Finding]]  # what is doubtful about the output for a source
 
 
 class Engine(Protocol):
@@ -198,6 +198,8 @@ async def translate_units(
         translation.characters += 0 if result.wordless else len(document.units[index].block.text)
         if check is not None and not result.refused and not result.wordless:
             unit = document.units[index]
+            if unit.maxwidth is not None:
+                result = result._replace(findings=tuple(check(unit.block.text, result.text, maxwidth=unit.maxwidth)))
             translation.checked.add(CheckedPair(unit.location, unit.block.text, result.text, result.findings))
         if not result.refused or document.marks_refused:
             outputs[index] = result

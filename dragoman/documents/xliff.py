@@ -186,12 +186,6 @@ class XLIFFDocument(XMLDocument):
     def confirmed(self) -> Iterator[tuple[str, str, str]]:
         return self._translated(self._is_confirmed)
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        attributes = attributes_of(self.raw(self.roots[0]))
-        names = ("srcLang", "trgLang") if self.version2 else ("source-language", "target-language")
-        return attributes.get(names[0], ""), attributes.get(names[1], "")
-
     def pairs(self) -> Iterator[tuple[str, str, str]]:
         return self._translated(lambda segment: True)
 
