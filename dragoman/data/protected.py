@@ -155,6 +155,9 @@ def tag_kind(tag: str) -> tuple[str, str]:
 # --- ICU messages: {count, plural, one {# file} other {# files}}
 
 
+MAX_DEPTH = 50  # of braces in a message that somebody wrote
+
+
 class Message(NamedTuple):
     """An ICU message in a text: what is around its leaves stays, its leaves are texts to translate."""
 
@@ -172,6 +175,8 @@ def icu_messages(text: str) -> list[Message]:
     for match in re.finditer(r"[{}]", text):
         if match[0] == "{":
             stack.append(match.start())
+            if len(stack) > MAX_DEPTH:
+                return []
         elif stack:
             ends[stack.pop()] = match.end()
     messages: list[Message] = []

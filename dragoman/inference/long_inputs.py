@@ -11,8 +11,10 @@ import math
 import re
 import sys
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from dragoman.base import DataError
@@ -129,13 +131,15 @@ def cut_near_middle(text: str) -> int:
     """Where to cut a text in two: the place nearest to its middle, in the middle half, of the best kind there is."""
     middle, low, high = len(text) // 2, len(text) // 4, len(text) - len(text) // 4
     spans = unbroken_spans(text)
+    starts = [first for first, _ in spans]
 
-    def between_spans(ends: Iterable[int]) -> list[int]:
-        return [end for end in ends if not any(first < end < last for first, last in spans)]
+    def is_free(end: int) -> bool:
+        before = bisect_left(starts, end) - 1
+        return before < 0 or spans[before][1] <= end
 
-    ends = between_spans(match.end() for match in SENTENCE_END.finditer(text, low, high))
-    ends = ends or between_spans(match.end() for match in re.compile(r"\s+").finditer(text, low, high))
-    ends = ends or between_spans(range(middle, len(text)))[:1]
+    ends = [match.end() for match in SENTENCE_END.finditer(text, low, high) if is_free(match.end())]
+    ends = ends or [match.end() for match in re.compile(r"\s+").finditer(text, low, high) if is_free(match.end())]
+    ends = ends or list(islice(filter(is_free, range(middle, len(text))), 1))
     return min(ends, key=lambda end: abs(end - middle), default=middle) or 1
 
 
@@ -162,16 +166,18 @@ def parts_of(
         reason = "a text that is read in parts can have no prefix, terms, pattern or required phrases"
         raise InputTooLongError(place, text, excess, reason)
 
-    def read(text: str) -> Iterable[str]:
-        return [piece.text for piece in parts_of_text(text, parsing) if not piece.copied]
-
     small: list[Part] = []
     for part in parts:
         if part.copied or limits.excess(part.text, tokenizer, usual=True) is None:
             small.append(part)
             continue
-        for piece in limits.split(part.text if part.segment is None else part.segment.raw, tokenizer, read):
-            small += [inner for stripped in stripped_parts(piece) for inner in read_parts(stripped, parsing)]
+        raw, leaf = (part.text, False) if part.segment is None else (part.segment.raw, part.segment.leaf)
+
+        def pieces(text: str, leaf: bool = leaf) -> list[Part]:
+            return parts_of_text(text, parsing, leaf)
+
+        for text in limits.split(raw, tokenizer, lambda text: [one.text for one in pieces(text) if not one.copied]):
+            small += [one for own in stripped_parts(text) for one in ([own] if own.copied else pieces(own.text))]
     warn(f"{place}: {excess[0]}; read in {sum(not part.copied for part in small)} parts")
     return small
 
@@ -184,10 +190,6 @@ def stripped_parts(text: str) -> list[Part]:
     begin = text.index(inner)
     pieces = (Part(text[:begin], True), Part(inner, False), Part(text[begin + len(inner) :], True))
     return [part for part in pieces if part.text]
-
-
-def read_parts(part: Part, parsing: Parsing) -> list[Part]:
-    return [part] if part.copied else parts_of_text(part.text, parsing)
 
 
 def join_parts(parts: Sequence[Part], predictions: Sequence[Prediction]) -> Prediction:

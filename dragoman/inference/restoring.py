@@ -22,8 +22,11 @@ from dragoman.inference.long_inputs import join_parts
 from dragoman.inference.pipeline import Row
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.segments import Parsing, Part, Segment, parts_of_text, sentence_links, words_of
+from dragoman.inference.target_scores import QUIET
 
 SHORT = 8  # words up to which a text is not read in parts
+SEARCHED = {"number", "length", "loop"}  # findings for which another output is looked for
+Exact = tuple[Prediction, bool]  # an output, and whether its spans are where the alignment says
 
 
 class Searching(Protocol):
@@ -57,10 +60,12 @@ class Attempt:
         self.rows: list[Row] = []  # of the parts that are read
         self.outputs: list[Prediction] = []
 
-    def candidates(self, restored: Sequence[Prediction]) -> list[Prediction]:
+    def candidates(self, restored: Sequence[Sequence[Exact]]) -> list[Exact]:
         """Outputs of the whole row, best first."""
-        joined = join_parts(self.parts, restored)
-        return [replace(joined, alternatives=()), *joined.alternatives]
+        if len(restored) == 1:
+            return [(join_parts(self.parts, [output]), exact) for output, exact in restored[0]]
+        best = [outputs[0] for outputs in restored]
+        return [(join_parts(self.parts, [output for output, _ in best]), all(exact for _, exact in best))]
 
 
 class Restoring:
@@ -80,12 +85,15 @@ class Restoring:
         while waiting:
             failed: dict[int, Attempt] = {}
             for (index, attempt), restored in zip(waiting.items(), self.restored([*waiting.values()]), strict=True):
-                found = attempt.candidates(restored)
-                faults = [self.faults(attempt.row, one) for one in found]
+                candidates = attempt.candidates(restored)
+                found = [output for output, _ in candidates]
+                faults = [self.faults(attempt.row, output) + (not exact) for output, exact in candidates]
                 least = min(faults)
                 if index not in best or least < best[index][0]:
                     found.insert(0, found.pop(faults.index(least)))
-                    best[index] = least, found
+                    texts = {output.text for output in found}
+                    before = best[index][1] if index in best else []
+                    best[index] = least, [*found, *(output for output in before if output.text not in texts)]
                 if least and (parts := next(further[index], None)) is not None:
                     failed[index] = Attempt(attempt.row, parts)
             self.compute([*failed.values()])
@@ -103,9 +111,9 @@ class Restoring:
 
     def attempts(self, row: Row) -> Iterator[Sequence[Part]]:
         """Other ways to read a row of which no output so far keeps everything."""
-        if not self.work.options.placeholders:
-            return
         segment, parsing, raw = row.segment, self.work.parsing(row.item), self.segment(row).raw
+        if not parsing.protect:
+            return
         if self.work.beam > self.work.n_best:
             yield [Part(self.text(row), False, segment)]
         if segment is not None and segment.block.text != self.text(row):
@@ -118,7 +126,7 @@ class Restoring:
             size = max(SHORT, len(raw.split()) // 2)
             pieces = fitting_sentences(raw, lambda text: len(text.split()) <= size)
             if len(pieces) > 1:
-                read = ((*parts_of_text(text, everything), Part(space, True)) for text, space in pieces)
+                read = ((*parts_of_text(text, everything, leaf), Part(space, True)) for text, space in pieces)
                 yield [part for parts in read for part in parts if part.text or part.segment is not None]
 
     def compute(self, attempts: Sequence[Attempt]) -> None:
@@ -140,31 +148,30 @@ class Restoring:
         for attempt in attempts:
             attempt.outputs = [next(outputs) for _ in attempt.rows]
 
-    def restored(self, attempts: Sequence[Attempt]) -> Iterator[list[Prediction]]:
-        """For each attempt the outputs of its rows with everything that their sources keep."""
+    def restored(self, attempts: Sequence[Attempt]) -> Iterator[list[list[Exact]]]:
+        """For each attempt the outputs of each of its rows with everything that their sources keep."""
         protect = self.work.options.placeholders
         cleaned: list[tuple[Row, Prediction]] = []
         own = (zip(attempt.rows, attempt.outputs, strict=True) for attempt in attempts)
         for row, output in chain.from_iterable(own):
             for one in (output, *output.alternatives):
-                text = self.segment(row).cleaned(one.text, self.text(row)) if protect else one.text
+                kept = (self.text(row), required(row))
+                text = self.segment(row).cleaned(one.text, *kept) if protect else one.text
                 cleaned.append((row, replace(one, text=text, alternatives=())))
-        pairs = [(row.text, one.text) for row, one in cleaned if row.segment is not None and one.text.strip()]
+        placed = (pair for pair in cleaned if pair[0].segment is not None and pair[0].segment.spans)
+        pairs = [(row.text, one.text) for row, one in placed if one.text.strip()]
         links = self.aligned(pairs)
         texts = iter([self.placed(row, one, links.get((row.text, one.text))) for row, one in cleaned])
         for attempt in attempts:
-            restored = []
-            for output in attempt.outputs:
-                first, *others = [next(texts) for _ in range(1 + len(output.alternatives))]
-                restored.append(replace(first, alternatives=tuple(others)))
-            yield restored
+            yield [[next(texts) for _ in range(1 + len(output.alternatives))] for output in attempt.outputs]
 
-    def placed(self, row: Row, output: Prediction, alignment: Any) -> Prediction:
+    def placed(self, row: Row, output: Prediction, alignment: Any) -> Exact:
         if (segment := row.segment) is None:
-            return output
+            return output, True
         block = segment.block if segment.block.text == self.text(row) else segment.tagless
-        text = segment.restored(sentence_links(alignment, self.text(row), output.text), block).text
-        return replace(output, text=text)
+        links = sentence_links(alignment, self.text(row), output.text)
+        text, exact = segment.restored(links, block, required(row))
+        return replace(output, text=text), exact
 
     def aligned(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Any]:
         """The alignments of sources and outputs; none where the model has no attention to read them from."""
@@ -172,9 +179,11 @@ class Restoring:
         if not distinct or (view := self.work.run.alignment_view) is None:
             return {}
         align = import_module("dragoman.inference.align").align_pairs  # which imports this room
+        stream = replace(QUIET, on_failed=lambda number, error: None)  # a pair that fails has no links
         try:
-            return dict(zip(distinct, align(self.work.run, distinct, view=view, segment=words_of), strict=True))
-        except DragomanError:
+            links = align(self.work.run, distinct, view=view, segment=words_of, stream=stream)
+            return dict(zip(distinct, links, strict=True))
+        except (DragomanError, NotImplementedError):  # some tokenizers cannot say where their tokens stand
             return {}
 
     def faults(self, row: Row, output: Prediction) -> int:
@@ -182,6 +191,10 @@ class Restoring:
         if not self.work.options.placeholders:
             return 0
         segment = self.segment(row)
-        return (not segment.has_all(output.text)) + sum(
-            finding.hard for finding in check_translation(segment.raw, output.text)
-        )
+        kinds = {finding.kind for finding in check_translation(segment.raw, output.text)} & SEARCHED
+        return len(kinds) + (not segment.has_all(output.text, required(row)))
+
+
+def required(row: Row) -> list[str]:
+    """The phrases that an output must have, which may look like spans."""
+    return [phrase for phrases in row.item.constraints.require for phrase in phrases]

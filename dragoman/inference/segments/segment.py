@@ -26,7 +26,7 @@ QUOTES = {"“": "”", "„": "“", "«": "»", "»": "«", "‹": "›", "›
 _CLOSING = {"”": {"“", "„", "”"}, "“": {"„"}, "»": {"«", "»"}, "«": {"»", "«"}, '"': {'"'}}
 # Dialogue dashes, bullets and numbering, which a letter or a quotation mark follows.
 _EDGE = re.compile(r"\s*(?:(?:[-–—―•‣◦▪·*]|\(?(?:\d{1,3}(?:\.\d{1,3})*|[A-Za-z])[.)])\s+(?=\D))?")
-_BEFORE = re.compile(r"[\s,;:]+\Z")
+_BEFORE = re.compile(r"(?<![\s,;:])[\s,;:]+\Z")
 _AFTER = re.compile(r"\s*(?:[.!?,;:…)\]]|\Z)")
 _BRACKETS = {"(": ")", "[": "]", **QUOTES}
 # What a span may be made of; only what a broken output has left of one is taken out letter by letter.
@@ -80,11 +80,12 @@ class Segment:
         """The text without its tags; the model reads the other spans."""
         return block_of(_tokens(self.raw, [span for span in self.spans if span.kind == "tag"]), unchanged, unchanged)
 
-    def cleaned(self, output: str, read: str) -> str:
-        """An output without spans of its own, which the text that the model read cannot have given it."""
+    def cleaned(self, output: str, read: str, phrases: Sequence[str] = ()) -> str:
+        """An output without spans of its own: those that neither the text that was read nor required phrases have."""
         if not self.parsing.protect:
             return output
-        wanted = (lambda number: True) if any(span.kind == "number" for span in self.spans) else None
+        wanted = self.parsing.numbers if any(span.kind == "number" for span in self.spans) else None
+        read = " ".join([read, *phrases])
         for _ in range(3):  # what stood around a span may be one
             left = Counter(span.of(read) for span in protected_spans(read, wanted, self.leaf))
             added = []
@@ -93,27 +94,33 @@ class Segment:
                 if left[span.of(output)] < 0:
                     added.append(span)
             if not added:
-                signs = _SIGNS if self.leaf else "".join(sign for sign in _SIGNS if sign not in self.raw)
+                signs = _SIGNS if self.leaf else "".join(sign for sign in _SIGNS if sign not in self.raw + read)
                 return output.translate(dict.fromkeys(map(ord, signs)))
             output = " ".join(without_spans(output, added).split())
         return " ".join(_REMAINS.sub("", output).split())
 
-    def has_all(self, text: str) -> bool:
-        """Whether a text has every span exactly once, and no other one."""
-        numbers = Counter(span.of(self.raw) for span in self.spans if span.kind == "number")
+    def has_all(self, text: str, phrases: Sequence[str] = ()) -> bool:
+        """Whether a text has every span exactly once, and no other one but those of required phrases."""
+        found, expected = self._counted(text), self._counted(self.raw)
+        others = {span.of(phrase) for phrase in phrases for span in protected_spans(phrase)}
+        return not expected - found and {*(found - expected)} <= others
+
+    def _counted(self, text: str) -> Counter[str]:
+        numbers = {span.of(self.raw) for span in self.spans if span.kind == "number"}
         wanted = (lambda number: any(number in known for known in numbers)) if numbers else None
-        return self._counted(text, wanted) == self._counted(self.raw, wanted)
+        spans = protected_spans(text, wanted, self.leaf, self.parsing.protect, self.parsing.whole)
+        return Counter(span.of(text) for span in spans if span.kind != "number" or span.of(text) in numbers)
 
-    def _counted(self, text: str, numbers: Callable[[str], bool] | None) -> Counter[str]:
-        spans = protected_spans(text, numbers, self.leaf, self.parsing.protect, self.parsing.whole)
-        return Counter(span.of(text) for span in spans)
-
-    def restored(self, output: Aligned, block: Block) -> Restored:
+    def restored(self, output: Aligned, block: Block, phrases: Sequence[str] = ()) -> Restored:
         """The output with the tags and spans of a block of this segment: `block`, or `tagless`."""
         text = place_markup(block, output)
-        if self.has_all(text):
+        if self.has_all(text, phrases):
             return Restored(text, True)
-        return Restored(self.around(_REMAINS.sub("", output.text)), False)
+        if not self.parsing.protect:
+            return Restored(self.around(output.text), False)
+        bare = without_spans(output.text, protected_spans(output.text, None, self.leaf))
+        text = self.around(" ".join(_REMAINS.sub("", bare).split()))
+        return Restored(text if self.has_all(text) else self.raw, False)
 
     def around(self, output: str) -> str:
         """All tags and spans as the source has them, and the output in place of the longest text between them."""
@@ -124,8 +131,7 @@ class Segment:
             token.raw if token.kind != "text" else f" {output.strip()} " if index == longest else " "
             for index, token in enumerate(tokens)
         ]
-        text = "".join(pieces).strip() if longest >= 0 else f"{output.strip()} {''.join(pieces)}".strip()
-        return text if self.has_all(text) else self.raw
+        return "".join(pieces).strip() if longest >= 0 else f"{output.strip()} {''.join(pieces)}".strip()
 
 
 # --- a text as parts
@@ -141,12 +147,18 @@ def parts_of_text(text: str, parsing: Parsing, leaf: bool = False) -> list[Part]
         parts += _parts(text[place : message.start], parsing, leaf)
         place = message.start
         for first, last in message.leaves:
-            parts.append(Part(text[place:first], True))
-            parts += parts_of_text(text[first:last], parsing, True)
+            parts = [*_with_copy(parts, text[place:first]), *parts_of_text(text[first:last], parsing, True)]
             place = last
-        parts.append(Part(text[place : message.end], True))
+        parts = _with_copy(parts, text[place : message.end])
         place = message.end
     return [*parts, *_parts(text[place:], parsing, leaf)]
+
+
+def _with_copy(parts: list[Part], text: str) -> list[Part]:
+    """The parts and a text that is copied: with the one before it, so that nothing can come between."""
+    if parts and parts[-1].copied:
+        return [*parts[:-1], Part(parts[-1].text + text, True)]
+    return [*parts, Part(text, True)]
 
 
 def join_texts(texts: Sequence[str]) -> str:

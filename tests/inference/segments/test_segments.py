@@ -131,6 +131,37 @@ def test_what_is_protected(text: str, expected: list[str]) -> None:
     assert [span for span, _ in find_placeholders(text)] == expected
 
 
+def test_a_message_keeps_an_empty_leaf() -> None:
+    text = "{n, plural, one {# file} other {}}"
+    assert translated(text, identity, Parsing(True), random.Random(0)) == text
+
+
+def test_a_number_that_another_one_contains_is_no_span() -> None:
+    """Where 1 was looked for in 12, an output that says "ein" for 1 fell back to the source."""
+    (part,) = parts_of_text("Room 12 has 1 bed", Parsing(False, lambda number: "2" in number))
+    assert part.segment is not None
+    links = sentence_links(None, part.text, "Raum hat ein Bett")
+    assert part.segment.restored(links, part.segment.block) == ("Raum 12 hat ein Bett", True)
+
+
+def test_a_broken_output_leaves_no_remains_of_spans() -> None:
+    (part,) = parts_of_text("Dear {name}, you have {count} messages", Parsing(True))
+    assert part.segment is not None
+    output = "Liebe {name}, Sie haben Nachrichten"
+    found = part.segment.restored(sentence_links(None, part.segment.tagless.text, output), part.segment.tagless)
+    assert not found.exact
+    assert Counter(dict(find_placeholders(found.text))) == {"{name}": 1, "{count}": 1}
+    assert found.text.count("name") == 1
+
+
+def test_required_phrases_may_look_like_spans() -> None:
+    segment = Segment("Visit our homepage", (), Parsing(True))
+    output = "Besuchen Sie www.example.de jetzt"
+    assert segment.cleaned(output, segment.raw, ["www.example.de"]) == output
+    assert segment.has_all(output, ["www.example.de"])
+    assert segment.cleaned(output, segment.raw) == "Besuchen Sie jetzt"
+
+
 @pytest.mark.parametrize(
     ("text", "read"),
     [
@@ -156,7 +187,9 @@ HOSTILE = {
     "tags": "<a" * 20_000, "quotes": '<a "' * 10_000, "digits": "<" + "1" * 20_000 + " " * 20_000,
     "braces": "{" * 40_000, "open": "{{" + "a" * 40_000, "formats": "%(" * 20_000, "repeated": "{a} " * 10_000,
     "many": " ".join(f"{{{number}}}" for number in range(5_000)), "long": "http://" + "a" * 40_000,
-    "messages": "{a, plural, b {" * 3_000, "nested": "{a, plural, b {c}} " * 2_000, "stops": "http://a" + ".!" * 20_000,
+    "messages": "{a, plural, b {" * 3_000, "nested": "{a, plural, b {c}} " * 2_000,
+    "deep": "{n, plural, a {" * 600 + "x" + "}}" * 600,
+    "spaces": "a" + " " * 20_000 + "b {x} c", "stops": "http://a" + ".!" * 20_000,
 }  # fmt: skip
 
 
