@@ -111,18 +111,7 @@ SUPPORTED: dict[str, Callable[[Call], bool] | None] = {
     # Inputs that have constraints are known later, and go to our own search one window at a time.
     **dict.fromkeys((*FIELDS, "terminology", "placeholders", "split_long")),
     **dict.fromkeys(
-        (
-            "average",
-            "tag",
-            "min_confidence",
-            "memory",
-            "min_match",
-            "scores",
-            "batch_size",
-            "engine",
-            "precision",
-            "split_long",
-        )
+        ("average", "tag", "min_confidence", "memory", "min_match", "scores", "batch_size", "engine", "precision")
     ),
 }
 
