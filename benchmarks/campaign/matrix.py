@@ -51,7 +51,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "run": ("RUN",), "words": ("DATA",), "what": ("DATA",), "corrections": ("DATA",), "overrides": (), "ids": (),
     "action": ("list",), "folder": ("RUN",), "file": ("DATA",), "suite": (), "text": ("a word",), "texts": ("a word",),
     "systems": ("RUN", "RUN"), "hypotheses": ("DATA",), "references": ("DATA",), "gold": ("DATA",),
-    "hypothesis": ("DATA",), "name": (), "shell": ("bash",), "task": (),
+    "hypothesis": ("DATA",), "name": (), "shell": ("bash",), "task": (), "files": ("DATA",),
 }  # fmt: skip
 OPTIONS: dict[str, tuple[str, ...]] = {"--output": ("NEW",), "--run": ("NEW",), "--to": tuple(EXPORTERS)}
 # What some commands need beside their arguments, to end soon.

@@ -194,8 +194,9 @@ def remove_folder(path: Path) -> None:
     check_folders_above(path)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        path.unlink()
 
 
 def refuse_links(*paths: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import safetensors.torch as weights_files
 import torch
 
 from dragoman.runs.folder import write_members
@@ -22,6 +21,7 @@ from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.models import ServedModel
 from dragoman.serving.server import announce
 from dragoman.serving.store import KEPT
+from dragoman.training.checkpoints import read_tensors, write_tensors
 from tests.conftest import call, quiet_machine
 from tests.serving.conftest import Live, serving
 from tests.serving.test_load import raw
@@ -32,10 +32,8 @@ def other_weights(run: Path, folder: Path) -> Path:
     shutil.copytree(run, folder)
     path = folder / "weights.safetensors"
     torch.manual_seed(3)
-    with weights_files.safe_open(path, "pt") as file:
-        metadata = file.metadata()
-    tensors = {name: tensor + 0.05 * torch.randn_like(tensor) for name, tensor in weights_files.load_file(path).items()}
-    weights_files.save_file(tensors, path, metadata)
+    tensors = {name: tensor + 0.05 * torch.randn_like(tensor) for name, tensor in read_tensors(path).items()}
+    write_tensors(path, tensors)
     return folder
 
 

@@ -94,7 +94,7 @@ def cells() -> list[tuple[str, str, str]]:
 
 def move_aside(stop: Callable[[], None]) -> None:
     """Let `stop` be called when an older checkpoint of the same step has left its place for the new one."""
-    rename = Path.rename
+    rename = Path.replace
 
     def watched(self: Path, target: Path) -> Path:
         done = rename(self, target)
@@ -102,7 +102,7 @@ def move_aside(stop: Callable[[], None]) -> None:
             stop()
         return done
 
-    Path.rename = watched  # type: ignore[method-assign]
+    Path.replace = watched  # type: ignore[method-assign]
 
 
 class Matrix:
@@ -134,7 +134,8 @@ class Matrix:
                 return wrong
             if number != signal.SIGKILL:
                 saved = Checkpoints(place / "run").steps()
-                if not saved or f"stopped and saved at step {saved[-1]};" not in said:
+                told = f"stopped and saved at step {saved[-1]};" if any(saved) else "stopped before anything was saved;"
+                if told not in said:
                     return f"found checkpoints of {saved}: {said}"
         if (code := self._life(case, place, lambda: None)) != 0:
             return f"exit code {code} at the end: {(place / 'errors.txt').read_text(encoding='utf-8')}"
