@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 
 from dragoman.base import ConfigError, DataError, DragomanError, MissingExtraError, RunError
-from dragoman.data import UNKNOWN, Example, detect, languages_of_name, same_language
+from dragoman.data import UNKNOWN, Example, detect, languages_of_name, protected_spans, same_language, without_spans
 from dragoman.data.media import MediaError
 from dragoman.data.tokenizers import add_tag, join_context, split_context, split_tag
 from dragoman.decoding import DecodingOptions, LabelPrediction, changed_fields
@@ -291,9 +291,10 @@ class ServedModel:
 
     # --- texts
 
-    def unknown(self, text: str) -> list[str]:
-        """The characters or words of the lines of a text that training did not have."""
+    def unknown(self, text: str, copied: bool = False) -> list[str]:
+        """The characters or words of the lines of a text that training did not have, but for those that are copied."""
         find = self.engine.unseen_in
+        text = without_spans(text, protected_spans(text)) if copied else text
         return list(dict.fromkeys(surface for line in text.split("\n") for surface in find(line)))
 
 

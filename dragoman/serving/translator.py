@@ -95,7 +95,9 @@ class Translator:
 
     async def whole(self, texts: Sequence[str], align: bool = False) -> list[Translated]:
         predictions = await self.predict(texts)
-        unknown = await self.prepare(lambda: [self.model.unknown(text) for text in texts], texts)
+        unknown = await self.prepare(
+            lambda: [self.model.unknown(text, self.build.search.placeholders) for text in texts], texts
+        )
         outputs = [
             Translated(prediction.text, [other.text for other in prediction.alternatives], prediction, unknown=own)
             for prediction, own in zip(predictions, unknown, strict=True)
@@ -138,7 +140,7 @@ class Translator:
         blocks = [part for parts in parsed for part in parts if isinstance(part, Block)]
         rendered = iter(await translate_blocks(blocks, self))
         texts = [[part.text for part in parts if isinstance(part, Block)] for parts in parsed]
-        unknown = await self.prepare(lambda: [self.model.unknown("\n".join(own)) for own in texts], documents)
+        unknown = await self.prepare(lambda: [self.model.unknown("\n".join(own), True) for own in texts], documents)
         return [
             Translated(
                 "".join(written(next(rendered)) if isinstance(part, Block) else part for part in parts), unknown=own

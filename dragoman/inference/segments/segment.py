@@ -313,6 +313,8 @@ def sentence_links(alignment: WordAlignment | None, source: str, output: str) ->
             groups, other_groups = letters_of_words(words), letters_of_words(others)
             sources, targets = letter_links(other_groups, groups, rows), letter_links(groups, other_groups, columns)
     for word, other in _copied_words(source, words, output, others):
+        beside = word - 1 if word else min(1, len(words) - 1)  # other output words come from others
+        sources = [beside if linked == word else linked for linked in sources]
         sources[other], targets[word] = word, other
     return Aligned(output, sources, targets, words, others)
 

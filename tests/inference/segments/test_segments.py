@@ -12,7 +12,18 @@ import torch
 
 from dragoman.data import find_placeholders, icu_messages, protected_spans, tag_kind
 from dragoman.inference.align.alignments import WordAlignment
-from dragoman.inference.segments import Parsing, Segment, join_texts, parts_of_text, sentence_links, words_of
+from dragoman.inference.segments import (
+    Parsing,
+    Segment,
+    Token,
+    block_of,
+    join_texts,
+    parts_of_text,
+    place_markup,
+    sentence_links,
+    unchanged,
+    words_of,
+)
 
 SPANS = [
     "{name}", "%s", "%(place)s", "%1$@", "%ld", "%.2f", "%%", "%@", "&amp;", "&#39;", "${x}", "{{x}}", "mail@x.org",
@@ -152,6 +163,20 @@ def test_a_broken_output_leaves_no_remains_of_spans() -> None:
     assert not found.exact
     assert Counter(dict(find_placeholders(found.text))) == {"{name}": 1, "{count}": 1}
     assert found.text.count("name") == 1
+
+
+def test_a_tag_stays_around_the_span_that_it_stood_around() -> None:
+    """The attention may link every word to the span."""
+    block = block_of(
+        [
+            Token("text", "", "Hello "), Token("open", "b", "<b>"), Token("text", "", "{name}"),
+            Token("close", "b", "</b>"), Token("text", "", " there"),
+        ],
+        unchanged, unchanged,
+    )  # fmt: skip
+    weights = torch.tensor([[0.1, 0.8, 0.1]] * 3)
+    links = sentence_links(WordAlignment((), (), frozenset(), weights), block.text, "Da ist {name}")
+    assert place_markup(block, links) == "Da ist <b>{name}</b>"
 
 
 def test_required_phrases_may_look_like_spans() -> None:
