@@ -184,8 +184,8 @@ class PartsDocument(TextDocument):
         self._starts, self._ends, self._lines = array("I"), array("I"), array("I")
         self._line, self._counted = 1, 0  # line of the character up to which lines were counted
 
-    def add(self, start: int, end: int, block: Block | None = None) -> None:
-        """Add the unit between two characters of the text; units come in order. Without a block `block_at` makes it."""
+    def add(self, block: Block | None, start: int, end: int) -> None:
+        """Add the unit between two characters of the text; units come in order. None: `block_at` makes its block."""
         self._line += self.text.count("\n", self._counted, start)
         self._counted = start
         place = f"line {self._line}"
@@ -218,7 +218,7 @@ class PlainDocument(PartsDocument):
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
         for match in re.finditer(r"[^\s](?:[^\r\n]*[^\s])?", self.text):
-            self.add(*match.span())
+            self.add(None, *match.span())
 
     def block_at(self, index: int, start: int, end: int) -> Block:
         return Block(self.text[start:end], escape=unchanged)

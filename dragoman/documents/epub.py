@@ -32,7 +32,7 @@ class ContentsDocument(XMLDocument, PartsDocument):
             elif local(tokens[index].name) == "text" and index > author:
                 block = block_of(inline_tokens(self.text, inner, ()), unescape_xml)
                 if block.text.strip():
-                    self.add(tokens[index].end, tokens[end].start, block)
+                    self.add(block, tokens[index].end, tokens[end].start)
 
 
 class BookDocument(PackageDocument):

@@ -186,7 +186,7 @@ class HTMLDocument(PartsDocument):
         self._tags = array("I")  # of each unit: where the tag begins and ends whose value it is; two zeros: of none
         for stretch in stretches(self.text, self.xml):
             self._tags.extend(stretch.tag or (0, 0))
-            self.add(stretch.start, stretch.end, stretch.block)
+            self.add(stretch.block, stretch.start, stretch.end)
 
     def block_at(self, index: int, start: int, end: int) -> Block:
         raw = self.text[start:end]

@@ -167,7 +167,7 @@ class MarkdownDocument(PartsDocument):
     def _add(self, kind: int, start: int, end: int, head: int = 0, block: Block | None = None) -> None:
         self._kinds.append(kind)
         self._heads.append(head)
-        self.add(start, end, block)
+        self.add(block, start, end)
 
     def _add_row(self, place: int, row: str) -> None:
         for match in re.finditer(r"(?:\\.|`[^`]*`|[^|\\])+", row):

@@ -56,7 +56,7 @@ class SRTDocument(PartsDocument):
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
         for start, end in self._cues():
-            self.add(start, end)
+            self.add(None, start, end)
         lines = [match[1] for match in _LINE.finditer(self.text)]
         if not (self.units or self._may_be_empty() or any(map(_TIMING.match, lines))):
             first = next((number for number, line in enumerate(lines, 1) if not _NUMBER.fullmatch(line or "0")), 1)

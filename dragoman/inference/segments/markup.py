@@ -57,7 +57,7 @@ class Token(NamedTuple):
     raw: str
 
 
-@dataclass
+@dataclass(slots=True)
 class Element:
     """An inline element: the characters it covers, its tags, and the elements inside it. A point has start == end."""
 
@@ -71,7 +71,7 @@ class Element:
     filled: bool = False  # tags around no text would not be tags, as in Markdown: they are left out
 
 
-@dataclass
+@dataclass(slots=True)
 class Block:
     """The text between two block tags, without its inline tags."""
 

@@ -29,11 +29,9 @@ _EDGE = re.compile(r"\s*(?:(?:[-–—―•‣◦▪·*]|\(?(?:\d{1,3}(?:\.\d{1
 _BEFORE = re.compile(r"(?<![\s,;:])[\s,;:]+\Z")
 _AFTER = re.compile(r"\s*(?:[.!?,;:…)\]]|\Z)")
 _BRACKETS = {"(": ")", "[": "]", **QUOTES}
-# What a span may be made of; only what a broken output has left of one is taken out letter by letter.
 _SIGNS = "{}<>"  # one alone would begin or end a span with what stands beside it
+# What a span may be made of: it is taken out letter by letter only of an output that has broken one.
 _REMAINS = re.compile(r"[<>{}%&$@#\\]|://|www\.")
-
-
 NEAR = 40  # characters beside the place where two texts meet
 
 
