@@ -14,13 +14,11 @@ from pathlib import Path, PurePosixPath
 from dragoman.base import ConfigError, __version__
 from dragoman.data.tokenizers import SubwordTokenizer
 from dragoman.exchange.minisbd import write_splitter
-from dragoman.inference.engine import Exporter, encoder_decoder, greedy_tokens
-from dragoman.inference.engine import blockers as ctranslate2_blockers
-from dragoman.inference.engine import export as export_ctranslate2
+from dragoman.inference.engine import CTranslate2Exporter
 from dragoman.runs import Run
 
 
-class ArgosExporter(Exporter):
+class ArgosExporter(CTranslate2Exporter):
     """The exporter of `dragoman export --to argos`."""
 
     name = "argos"
@@ -29,7 +27,7 @@ class ArgosExporter(Exporter):
 
     def blockers(self, run: Run) -> list[str]:
         """What CTranslate2 cannot run, and tokenizers other than one SentencePiece model for both sides."""
-        reasons = ctranslate2_blockers(run.config.model)
+        reasons = super().blockers(run)
         source, target = run.tokenizers()
         for side, tokenizer in (("source", source), ("target", target)):
             if not isinstance(tokenizer, SubwordTokenizer):
@@ -60,7 +58,7 @@ class ArgosExporter(Exporter):
         top = f"translate-{codes[0]}_{codes[1]}"
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, zipfile.ZipFile(path, "w") as archive:
             folder = Path(scratch) / "model"
-            export_ctranslate2(encoder_decoder(run), (source, source), folder, options.get("precision", "int8"))
+            self.export_model(run, folder, options.get("precision", "int8"))
             archive.writestr(f"{top}/metadata.json", json.dumps(metadata, indent=2))
             archive.writestr(f"{top}/sentencepiece.model", source.model)
             splitter = Path(scratch) / "rules.onnx"
@@ -74,4 +72,4 @@ class ArgosExporter(Exporter):
             for member in archive.namelist():
                 if PurePosixPath(member).parent.name == "model":
                     (Path(scratch) / PurePosixPath(member).name).write_bytes(archive.read(member))
-            return greedy_tokens(run, Path(scratch), sources)
+            return super().decode(run, Path(scratch), sources)

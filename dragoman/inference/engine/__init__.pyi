@@ -1,7 +1,4 @@
-from dragoman.inference.engine.ctranslate2 import blockers as blockers
 from dragoman.inference.engine.ctranslate2_export import CTranslate2Exporter as CTranslate2Exporter
-from dragoman.inference.engine.ctranslate2_export import export as export
-from dragoman.inference.engine.ctranslate2_export import greedy_tokens as greedy_tokens
 from dragoman.inference.engine.exporter import PLAIN as PLAIN
 from dragoman.inference.engine.exporter import Exporter as Exporter
 from dragoman.inference.engine.exporter import encoder_decoder as encoder_decoder

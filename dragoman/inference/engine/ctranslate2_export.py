@@ -269,28 +269,28 @@ class CTranslate2Exporter(Exporter):
         return blockers(run.config.model)
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        export(encoder_decoder(run), run.tokenizers(), path, options.get("precision", "float32"))
+        self.export_model(run, path, options.get("precision", "float32"))
         write_tokenizers(path, *run.tokenizers())
 
+    def export_model(self, run: Run, path: Path, precision: str) -> None:
+        """Write the model folder alone."""
+        export(encoder_decoder(run), run.tokenizers(), path, precision)
+
     def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        return greedy_tokens(run, path, sources)
+        """The outputs of a model folder by CTranslate2's own greedy search, in the precision of its weights.
 
-
-def greedy_tokens(run: Run, folder: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The outputs of a model folder by CTranslate2's own greedy search, in the precision of its weights.
-
-    CTranslate2 has one limit for all outputs of a batch, the run one for each: an output without end is cut there.
-    """
-    source, target = map(names, run.tokenizers())
-    numbers = {name: number for number, name in enumerate(target)}
-    engine = translator(folder, compute_type="default")
-    limits = [run.config.search.limit(len(tokens) + 1, float(run.data["length_ratio"])) - 1 for tokens in sources]
-    outputs = engine.translate_batch(
-        [[source[token] for token in tokens] for tokens in sources],
-        beam_size=1, max_input_length=0, max_decoding_length=max(limits, default=1),
-    )  # fmt: skip
-    written = [[numbers[name] for name in output.hypotheses[0] if name in numbers] for output in outputs]
-    return [tokens[:limit] for tokens, limit in zip(written, limits, strict=True)]
+        CTranslate2 has one limit for all outputs of a batch, the run one for each: an output without end is cut there.
+        """
+        source, target = map(names, run.tokenizers())
+        numbers = {name: number for number, name in enumerate(target)}
+        engine = translator(path, compute_type="default")
+        limits = [run.config.search.limit(len(tokens) + 1, float(run.data["length_ratio"])) - 1 for tokens in sources]
+        outputs = engine.translate_batch(
+            [[source[token] for token in tokens] for tokens in sources],
+            beam_size=1, max_input_length=0, max_decoding_length=max(limits, default=1),
+        )  # fmt: skip
+        written = [[numbers[name] for name in output.hypotheses[0] if name in numbers] for output in outputs]
+        return [tokens[:limit] for tokens, limit in zip(written, limits, strict=True)]
 
 
 def write_tokenizers(folder: Path, source: SourceReader, target: Tokenizer) -> None:
