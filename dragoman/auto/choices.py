@@ -69,7 +69,7 @@ def without(choices: Iterable[Choice], *places: str) -> list[Choice]:
 
 def finish(choices: Sequence[Choice], overrides: Sequence[str]) -> tuple[Config, list[str]]:
     """The configuration of choices with overrides on top, and what is to be said of the choices in force."""
-    given = override({}, list(overrides))
+    given = override({}, overrides)
     config, kept = yielding([*scaled(choices, given)], overrides, given)
     lines = [in_force(choice, kept, config, given) for choice in kept]
     if value_of(choices, "preset") != value_of(kept, "preset"):

@@ -41,13 +41,13 @@ def configure(
     neural: bool = False,
 ) -> tuple[Config, list[str]]:
     """A configuration with `place=value` overrides, and the reasons; `neural`: no classical model for few pairs."""
-    given = override({}, list(overrides))
+    given = override({}, overrides)
     name = given.get("task", DEFAULT_TASK)
     if name == DEFAULT_TASK:
         return configure_pairs(files, overrides, progress, neural)
     task, entry = TASKS.get(str(name)), as_entry(files)
     if task is None:
-        return build(override({"data": {"train": entry}}, list(overrides))), []  # raises the error
+        return build(override({"data": {"train": entry}}, overrides)), []  # raises the error
     if task.is_language_model:
         return configure_language_model(task, entry, files, overrides)
     if isinstance(task, MediaTask):
@@ -57,7 +57,7 @@ def configure(
     if task.automatic is not None:
         return configure_labels(task, entry, files, overrides)
     table = merge(task.starter.table, {"data": {"train": entry}})
-    return build(override(table, list(overrides))), ["settings: those of the starter configuration"]
+    return build(override(table, overrides)), ["settings: those of the starter configuration"]
 
 
 def as_entry(files: Files) -> Any:
@@ -68,7 +68,7 @@ def as_entry(files: Files) -> Any:
 def configure_pairs(
     files: Files, overrides: Sequence[str], progress: Progress, neural: bool = False
 ) -> tuple[Config, list[str]]:
-    given = override({}, list(overrides))
+    given = override({}, overrides)
     preset = None if given.get("preset") is None else str(given["preset"])
     if preset is not None:
         preset_text(preset)  # an unknown name is an error before a long file is read
@@ -141,7 +141,7 @@ def configure_candidates(
     Overrides that choose a preset or parts of the model leave one configuration: what was asked for. A candidate that
     does not have the settings of the overrides is left out.
     """
-    given = override({}, list(overrides))
+    given = override({}, overrides)
     if given.get("task", DEFAULT_TASK) != DEFAULT_TASK:
         raise ConfigError(
             f'--time, --trials and --ensemble search models for task = "translate"; found {given["task"]!r}'

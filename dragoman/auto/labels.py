@@ -17,14 +17,13 @@ from dragoman.base.config import default_of, fields_of, merge, override
 from dragoman.data import Example, Files, Pairs, too_few, usable_examples
 from dragoman.data.readers import READERS
 from dragoman.data.tokenizers import number_error, series_shape
-from dragoman.models import BiLMConfig, ElmoEncoderConfig, MaskedLMConfig
-from dragoman.models.encoders import BertEncoderConfig, DenseEncoderConfig
+from dragoman.models.encoders import DenseEncoderConfig
 from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, build
 
 BATCH_TOKENS = 2048
 MOST_LABELS, OFTEN, SELDOM = 200, 50, 2  # labels that are compared, and how often right and misspelt ones occur
 # The kind of encoder inside models that have only one.
-ENCODER_KINDS = {MaskedLMConfig.kind: BertEncoderConfig.kind, BiLMConfig.kind: ElmoEncoderConfig.kind}
+ENCODER_KINDS = {"masked-lm": "bert", "bilm": "elmo"}
 
 
 @dataclass
@@ -47,7 +46,7 @@ class LabelProfile:
 
 def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
     """A configuration with `place=value` overrides, and the reasons."""
-    given: dict[str, Any] = override({}, list(overrides))
+    given: dict[str, Any] = override({}, overrides)
     model = given.get("model", {})
     default = default_of(fields_of(task.config)["model"]).kind
     other_model = isinstance(model, Mapping) and model.get("kind", default) != default
@@ -67,7 +66,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
 
     assert task.automatic is not None
     choices = [task.automatic] + ([task.automatic_series] if task.automatic_series else [])
-    trial = first_valid([override(defaults(choice), list(overrides)) for choice in choices])  # reports mistakes early
+    trial = first_valid([override(defaults(choice), overrides) for choice in choices])  # reports mistakes early
     profile = profile_labels(task, trial, files)
     choice = task.automatic
     if task.automatic_series and profile.is_series(task):

@@ -9,7 +9,6 @@ from typing import Any
 from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, lower_rate, started_settings, up_to
 from dragoman.auto.choices import STEPS, Choice, chosen, finish, without
 from dragoman.base.config import merge, override
-from dragoman.classical import NGramConfig
 from dragoman.data import Files, too_few, usable_examples
 from dragoman.runs.tasks import Config, Task, build
 
@@ -22,9 +21,9 @@ def configure_language_model(
 ) -> tuple[Config, list[str]]:
     """A configuration with `place=value` overrides, and the reasons."""
     table: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
-    given: dict[str, Any] = override({}, list(overrides))
+    given: dict[str, Any] = override({}, overrides)
     stack = given.get("model", {}).get("stack", {})
-    if given.get("model", {}).get("kind") == NGramConfig.kind:
+    if given.get("model", {}).get("kind") == "ngram":
         return configure_ngram(task, table, files, overrides)
     recurrent = (stack if isinstance(stack, str) else stack.get("kind")) == "recurrent"
     default: dict[str, Any] = {} if recurrent else {"model": {"stack": {"kind": "transformer", "positions": "rotary"}}}
@@ -33,7 +32,7 @@ def configure_language_model(
         theirs = {}
     if theirs:
         default = {"model": theirs["model"]}
-    characters = count_characters(task, build(override(merge(table, default), list(overrides))), files)
+    characters = count_characters(task, build(override(merge(table, default), overrides)), files)
     few = characters < FEW_CHARACTERS
     units = {"kind": "characters"} if few else {"kind": "subwords", "vocab_size": 8000 if characters < 5e7 else 32_000}
     tokens = characters if few else characters / CHARACTERS_PER_TOKEN["subwords"]
@@ -87,12 +86,12 @@ def configure_ngram(
     task: Task, table: dict[str, Any], files: Files, overrides: Sequence[str]
 ) -> tuple[Config, list[str]]:
     """The same for an n-gram model, which needs units alone."""
-    table = table | {"model": {"kind": NGramConfig.kind}}
-    characters = count_characters(task, build(override(dict(table), list(overrides))), files)
+    table = table | {"model": {"kind": "ngram"}}
+    characters = count_characters(task, build(override(dict(table), overrides)), files)
     few = characters < FEW_CHARACTERS
     units = {"kind": "characters"} if few else {"kind": "words", "vocab_size": 1_000_000}
     table |= {"tokenizer": {"source": units}}
-    return build(override(table, list(overrides))), [
+    return build(override(table, overrides)), [
         f"units: {units['kind']}, because the text has {characters:,} characters"
     ]
 

@@ -35,7 +35,7 @@ def configure_for_machine(
     Whoever sets the model or the length of training gets what was asked for.
     """
     config, reasons = configure(files, overrides, progress)
-    given = override({}, list(overrides))
+    given = override({}, overrides)
     train = given.get("train", {})
     timed = isinstance(train, Mapping) and bool({"steps", "minutes", "epochs"} & set(train))
     if given.get("task", DEFAULT_TASK) != DEFAULT_TASK or timed or not is_long(config):

@@ -48,7 +48,7 @@ def configure_media(
 ) -> tuple[Config, list[str]]:
     """A configuration with overrides, and the reasons; `media` is "audio" or "picture"."""
     base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
-    given: dict[str, Any] = override({}, list(overrides))
+    given: dict[str, Any] = override({}, overrides)
     source = given.get("tokenizer", {}).get("source", {})
     wanted: dict[str, Any] = {"kind": source} if isinstance(source, str) else source
     writes_text, transcribes = isinstance(task, MediaTask), isinstance(task, Transcribe)
@@ -101,7 +101,7 @@ def configure_media(
 
 def media_of(files: Files, overrides: Sequence[str]) -> str:
     """ "audio" or "picture" if the first line of the data names such a file, "video" if the settings do; else empty."""
-    table: dict[str, Any] = override({}, list(overrides))
+    table: dict[str, Any] = override({}, overrides)
     source, given = table.get("tokenizer", {}).get("source", {}), table.get("data", {})
     if "video" in (source, source.get("kind") if isinstance(source, Mapping) else source):
         return "video"  # its files are folders, which have no suffix

@@ -25,35 +25,14 @@ from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.decoding import SUPPRESSED_TOKENS
 from dragoman.exchange import onnx_greedy
 from dragoman.inference.engine import Exporter, encoder_decoder, not_encoder_decoder
-from dragoman.models import EncoderDecoder, EncoderDecoderConfig, State, TransformerConfig
-from dragoman.models.decoders import (
-    CopyTransducerConfig,
-    EditTransducerConfig,
-    FixedContextDecoderConfig,
-    HardAttentionDecoderConfig,
-    LuongDecoderConfig,
-    RecurrentDecoderConfig,
-)
-from dragoman.models.encoders import RecurrentEncoderConfig
-from dragoman.models.layers import (
-    FullConfig,
-    LearnedConfig,
-    NoPositionsConfig,
-    RelativeBiasConfig,
-    RotaryConfig,
-    Sinusoidal,
-    SinusoidalConfig,
-    alignment_layer,
-    observe_attention,
-)
+from dragoman.models import EncoderDecoder, EncoderDecoderConfig, State
+from dragoman.models.layers import Sinusoidal, alignment_layer, observe_attention
 from dragoman.runs import Run
 
-ENCODERS = (TransformerConfig, RecurrentEncoderConfig)
-DECODERS = (
-    TransformerConfig, RecurrentDecoderConfig, LuongDecoderConfig, FixedContextDecoderConfig,
-    HardAttentionDecoderConfig, EditTransducerConfig, CopyTransducerConfig,
-)  # fmt: skip
-POSITIONS = (SinusoidalConfig, LearnedConfig, NoPositionsConfig, RotaryConfig, RelativeBiasConfig)
+# Kinds of parts that become a graph.
+ENCODERS = ("transformer", "recurrent")
+DECODERS = (*ENCODERS, "luong", "fixed-context", "hard-attention", "edit-transducer", "copy-transducer")
+POSITIONS = ("sinusoidal", "learned", "none", "rotary", "relative-bias")
 LONGEST = 1024  # positions of sinusoids in a graph
 
 
@@ -105,14 +84,14 @@ def model_blockers(config: Any) -> list[str]:
     ]
 
 
-def stack_blockers(place: str, stack: Any, kinds: tuple[type, ...]) -> Iterator[str]:
+def stack_blockers(place: str, stack: Any, kinds: tuple[str, ...]) -> Iterator[str]:
     """Every setting of an encoder or decoder that keeps it from becoming a graph."""
     parts = [("kind", stack, kinds)]
-    if isinstance(stack, TransformerConfig):
-        parts += [("attention", stack.attention, (FullConfig,)), ("positions", stack.positions, POSITIONS)]
+    if stack.kind == "transformer":
+        parts += [("attention", stack.attention, ("full",)), ("positions", stack.positions, POSITIONS)]
     for name, part, known in parts:
-        if not isinstance(part, known):
-            expected = ", ".join(repr(kind.kind) for kind in known)  # type: ignore[attr-defined]
+        if part.kind not in known:
+            expected = ", ".join(map(repr, known))
             yield f"{place}.{name}: found {part.kind!r}, expected {'one of ' if len(known) > 1 else ''}{expected}"
 
 

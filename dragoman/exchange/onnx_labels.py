@@ -14,7 +14,7 @@ from dragoman.data import NO_TAG, Batch, token_batch
 from dragoman.data.tokenizers import EOS
 from dragoman.exchange.onnx import ENCODERS, prepare, quiet, stack_blockers
 from dragoman.models import Classifier, Tagger
-from dragoman.models.encoders import CharacterWordsConfig, CharacterWordsEncoder, split_words
+from dragoman.models.encoders import CharacterWordsEncoder, split_words
 
 LABEL_GRAPH = "labels.onnx"
 
@@ -42,8 +42,8 @@ def label_blockers(config: Any) -> list[str]:
     """Every setting of a classifier or tagger that `write_label_graph` cannot express."""
     if getattr(config, "fitted", False):
         return [f"model.kind: found {config.kind!r}, which is fitted; expected a network"]
-    reasons = list(stack_blockers("model.encoder", config.encoder, (*ENCODERS, CharacterWordsConfig)))
-    if isinstance(config.encoder, CharacterWordsConfig):
+    reasons = list(stack_blockers("model.encoder", config.encoder, (*ENCODERS, "character-words")))
+    if config.encoder.kind == "character-words":
         reasons += stack_blockers("model.encoder.inner", config.encoder.inner, ENCODERS)
     for name, expected in (("texts", "joined"), ("read", "first")):
         if (value := getattr(config, name, expected)) != expected:

@@ -101,7 +101,7 @@ class Search:
                 f"--ensemble {options.ensemble}: found {first.model.kind} models, expected models that write token by "
                 "token, whose probabilities can be averaged; leave --ensemble out"
             )
-        given: Any = settings.override({}, list(overrides)).get("train", {})
+        given: Any = settings.override({}, overrides).get("train", {})
         pairs, validation = prepared_sizes(first)
         configs, line = affordable_fits(configs, options.seconds, pairs)
         if line:

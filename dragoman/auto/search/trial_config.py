@@ -46,7 +46,7 @@ def planned_settings(config: Config, steps: int, every: int, begun: Sequence[str
 
 def is_length_given(overrides: Sequence[str]) -> bool:
     """Whether the user sets how long training takes, so that no time can."""
-    train = settings.override({}, list(overrides)).get("train", {})
+    train = settings.override({}, overrides).get("train", {})
     return bool({"steps", "epochs"} & set(train if isinstance(train, Mapping) else ()))
 
 
@@ -71,7 +71,7 @@ def search_metric(config: Config, overrides: Sequence[str] = ()) -> str:
     It is of decoded text, since losses of different models hardly compare. Outputs of a closed set of words, such as
     queries and commands, are right or wrong as a whole.
     """
-    train, metric = settings.override({}, list(overrides)).get("train", {}), config.train.metric
+    train, metric = settings.override({}, overrides).get("train", {}), config.train.metric
     asked = isinstance(train, Mapping) and "metric" in train
     return metric if asked and metric != "loss" else TARGETS.get(metric, metric)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dragoman.models import EncoderDecoderConfig, TransformerConfig
-from dragoman.models.layers import FullConfig, RelativeSinusoidalConfig
 from dragoman.runs import Run
 
 if TYPE_CHECKING:
@@ -86,9 +85,9 @@ def stack_blockers(place: str, stack: Any, required: Mapping[str, tuple[Any, ...
     if not isinstance(stack, TransformerConfig):
         yield f"{place}.kind: found {stack.kind!r}, expected 'transformer'"
         return
-    if not isinstance(stack.attention, FullConfig):
+    if stack.attention.kind != "full":
         yield f"{place}.attention: found {stack.attention.kind!r}, expected 'full'"
-    if isinstance(stack.positions, RelativeSinusoidalConfig):
+    if stack.positions.kind == "relative-sinusoidal":
         yield f"{place}.positions: found {stack.positions.kind!r}, which no other program has"
     if (merge := getattr(stack.positions, "merge", "sum")) != "sum":
         yield f"{place}.positions.merge: found {merge!r}, expected 'sum'"
