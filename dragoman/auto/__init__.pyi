@@ -6,6 +6,7 @@ from dragoman.auto.curve import curve_lines as curve_lines
 from dragoman.auto.curve import learning_curve as learning_curve
 from dragoman.auto.demonstration import DemoOptions as DemoOptions
 from dragoman.auto.demonstration import demo as demo
+from dragoman.auto.distillation import distil as distil
 from dragoman.auto.options import AdaptOptions as AdaptOptions
 from dragoman.auto.options import CheckOptions as CheckOptions
 from dragoman.auto.options import CurveOptions as CurveOptions
@@ -15,10 +16,7 @@ from dragoman.auto.options import SearchOptions as SearchOptions
 from dragoman.auto.request import Request as Request
 from dragoman.auto.request import read_request as read_request
 from dragoman.auto.request import request_of as request_of
+from dragoman.auto.training import check as check
 from dragoman.auto.training import check_request as check_request
-from dragoman.auto.training import is_search as is_search
 from dragoman.auto.training import resolve as resolve
-from dragoman.auto.training import search_request as search_request
 from dragoman.auto.training import train_request as train_request
-from dragoman.auto.verbs import check as check
-from dragoman.auto.verbs import distil as distil

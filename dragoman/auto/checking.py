@@ -53,16 +53,7 @@ from dragoman.training import Display, Runtime, VectorsConfig, batch_plan, resol
 TRIAL_EXAMPLES = 48
 
 
-DEFAULTS = CheckOptions()
-
-
-def check(
-    config: Config,
-    say: Say,
-    options: CheckOptions = DEFAULTS,
-    doing: Progress = lambda what, count: None,
-    folder: Path | None = None,
-) -> int:
+def check(config: Config, say: Say, options: CheckOptions, doing: Progress, folder: Path | None) -> int:
     """Report findings by `say`; returns the number of warnings. DragomanError: the run cannot start.
 
     `folder` is the run that would be resumed; without one training would create a run. What training refuses, its own

@@ -52,6 +52,11 @@ def learning_curve(data: Files, folder: Path, options: CurveOptions, display: Di
 
     `data` are files of pairs, or a configuration (.toml). Trainings that the folder has already are not repeated.
     """
+    if isinstance(data, str) and Path(data).is_dir():
+        raise DataError(
+            f"{data}: found a folder, expected data or a configuration; the settings and data of a run: "
+            f"dragoman curve {Path(data) / 'config.toml'}"
+        )
     deadline = None if options.seconds is None else time.time() + options.seconds
     if options.plot is not None:
         check_plot_path(options.plot)
@@ -74,6 +79,9 @@ def learning_curve(data: Files, folder: Path, options: CurveOptions, display: Di
             trained.append((model, outputs, cut))
             aside = max(aside, time.time() - before - seconds)
     curve = judge(sized, options, prepared, trained, folder)
+    for point in curve.points:
+        if point.cut_short:
+            display.warning(f"--time ended the training with {point.pairs:,} pairs; it would still improve")
     if options.plot is not None:
         draw_learning_curve(curve, options.plot)
     return curve

@@ -11,52 +11,54 @@ from pathlib import Path
 from statistics import mean
 
 from dragoman.auto.options import DistilOptions
-from dragoman.base import RunError, make_folder, write_text
+from dragoman.base import RunError, make_folder, silent, write_text
 from dragoman.base import config as settings
 from dragoman.data import Example, FaultError, TrainValidSplit, make_example
+from dragoman.data.readers import check_file
 from dragoman.data.tokenizers import RunTokenizerConfig
 from dragoman.inference import Prediction, Predictor, load_predictor, open_inputs
 from dragoman.runs import Run, train
 from dragoman.runs.tasks import Config, build
 from dragoman.scoring import metrics_by_name
 from dragoman.training import Display, VectorsConfig, read_tensors
-from dragoman.training.objectives import TokenDistillationConfig
 
 ASKED = "unlabelled.json"
 CHUNK = 512  # sources that the teacher translates between two reports of progress
-
-
-DEFAULTS = DistilOptions()
+DISTIL = DistilOptions()
 
 
 def distil(
-    folder: str,
-    student: Path,
-    overrides: Sequence[str],
-    device: str,
-    display: Display,
-    options: DistilOptions = DEFAULTS,
+    run: str | Path,
+    student: str | Path | None = None,
+    *overrides: str,
+    options: DistilOptions = DISTIL,
+    device: str = "auto",
+    quiet: bool = False,
 ) -> list[str]:
-    """Train a student in a new folder, or go on with it; returns lines that compare it with its teacher.
+    """Train one model on the outputs of a run or an ensemble; returns lines that compare it with its teacher.
 
+    The folder of the student is `student`, or that of the run with "-student". A student that is there is trained on.
     The inputs of `options.unlabelled` are read as the teacher reads its own. With `options.token_level` the student
     learns the teacher's distributions at every position of its outputs and of the references.
     """
-    teacher = load_predictor(folder, device)
-    if teacher.config.data.has_tags or teacher.config.data.reads_more:
-        raise RunError(f"{folder}: its sources have tags or a context, which distil does not support")
-    data = student.with_name(f"{student.name}.data")
-    valid = write_data(teacher, data, display, options)
+    folder = Path(student) if student is not None else Path(f"{str(run).rstrip('/')}-student")
+    data = folder.with_name(f"{folder.name}.data")
+    if options.unlabelled is not None:
+        check_file(Path(options.unlabelled))
     if options.token_level:
-        objective = {"kind": TokenDistillationConfig.kind, "teachers": [str(Path(folder).absolute())]}
-        overrides = [f"train.objective={settings.inline(objective)}", *overrides]
-    config = student_config(teacher, data, overrides)
-    train(config, student, display)
-    taught, learned = (model.evaluate(valid)[0] for model in (teacher, load_predictor(student, device)))
-    names = dict.fromkeys((Run(student).config.train.metric, "bleu", "chrf", "wer", "exact_match"))
+        objective = {"kind": "token-distillation", "teachers": [str(Path(run).absolute())]}
+        overrides = (f"train.objective={settings.inline(objective)}", *overrides)
+    with silent(quiet), Display(quiet=quiet) as display:
+        teacher = load_predictor(run, device)
+        if teacher.config.data.has_tags or teacher.config.data.reads_more:
+            raise RunError(f"{run}: its sources have tags or a context, which distil does not support")
+        valid = write_data(teacher, data, display, options)
+        train(student_config(teacher, data, overrides), folder, display)
+        taught, learned = (model.evaluate(valid)[0] for model in (teacher, load_predictor(folder, device)))
+    names = dict.fromkeys((Run(folder).config.train.metric, "bleu", "chrf", "wer", "exact_match"))
     shown = {name: metrics_by_name()[name].format for name in names if name in taught}
     scores = ", ".join(f"{name} {show(taught[name])} → {show(learned[name])}" for name, show in shown.items())
-    before, after = sum(parameters(run.folder) for run in teacher.members), parameters(student)
+    before, after = sum(parameters(run.folder) for run in teacher.members), parameters(folder)
     models = f"{len(teacher.members)} model{'s' if len(teacher.members) > 1 else ''}"
     return [
         f"teacher ({models}) → student on the validation pairs: {scores}",
@@ -85,9 +87,8 @@ def write_data(teacher: Predictor, folder: Path, display: Display, options: Dist
     pairs = usable_pairs(teacher, translated(teacher, sources, display), display)
     pairs += [(example.source, example.references[0]) for example in examples]
     known = {*sources, *(example.source for example in valid)}  # validation must stay new to the student
-    new = [
-        text for text in unlabelled_texts(teacher, options.unlabelled, display) if text.strip() and text not in known
-    ]
+    given = open_inputs(teacher.run, Path(options.unlabelled), warn=display.warning) if options.unlabelled else ()
+    new = list(dict.fromkeys(item.text for item in given if item.text.strip() and item.text not in known))
     outputs = translated(teacher, new, display)
     kept = usable_pairs(teacher, [one for one in outputs if confidence(one[1]) >= least], display)
     if new:
@@ -100,14 +101,6 @@ def write_data(teacher: Predictor, folder: Path, display: Display, options: Dist
     write_rows(folder / "valid.jsonl", ((example.source, *example.references) for example in valid))
     write_rows(folder / "train.jsonl", dict.fromkeys(pairs))  # last: with it the data are complete
     return valid
-
-
-def unlabelled_texts(teacher: Predictor, file: str | None, display: Display) -> list[str]:
-    """The different texts of the file of further inputs."""
-    if file is None:
-        return []
-    inputs = open_inputs(teacher.run, Path(file), warn=display.warning)
-    return list(dict.fromkeys(item.text for item in inputs))
 
 
 def translated(teacher: Predictor, sources: Sequence[str], display: Display) -> list[tuple[str, Prediction]]:
@@ -161,4 +154,4 @@ def student_config(teacher: Predictor, data: Path, overrides: Sequence[str]) -> 
     )
     train_settings = replace(config.train, vectors=VectorsConfig())  # the file of the teacher need not exist any more
     table = settings.as_table(replace(config, data=files, tokenizer=tokenizers, train=train_settings))
-    return build(table, list(overrides))
+    return build(table, overrides)

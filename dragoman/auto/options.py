@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from dragoman.base.config import Limited, Range, Size, SizeOrNone, setting
+from dragoman.scoring import metrics_text
 
 Method = Literal["auto", "adapters", "whole"]
 PARTS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of the data of a learning curve
@@ -78,12 +79,20 @@ class CurveOptions(Limited):
     test: str | None = setting(
         None, help="Pairs that judge. [default: a tenth of the data, 2,000 at most]", flag="--test", metavar="FILE"
     )
-    metric: str | None = setting(None, help="what the curve is of; none: the metric that selects checkpoints")
+    metric: str | None = setting(
+        None,
+        help="LISTING. [default: the one that selects checkpoints]",
+        flag="--metric",
+        metavar="NAME",
+        listing=metrics_text,
+    )
     seconds: float | None = setting(None, help="time for all trainings together")
     overrides: tuple[str, ...] = ()
     parts: tuple[float, ...] = PARTS
     device: str = "auto"
-    plot: str | None = None  # a picture of the curve
+    plot: str | None = setting(
+        None, help="Also draw the curve to this .png, .svg or .pdf file.", flag="--plot", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,20 @@
-"""Train with what a user names: settings for data, a configuration, a run to resume, or a search."""
+"""Train with what a user names, or check it: settings for data, a configuration, a run to resume, or a search."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from dragoman.auto.baseline import copying_line
 from dragoman.auto.checking import check as check_config
 from dragoman.auto.estimates import Say
 from dragoman.auto.machine import configure_for_machine
 from dragoman.auto.options import CheckOptions, SearchOptions
-from dragoman.auto.request import Request
-from dragoman.auto.search.leaderboard import leaderboard
-from dragoman.auto.search.state import SearchState, describe, has_search, load_search
-from dragoman.auto.search.verb import search
-from dragoman.base import DataError, Progress, WarningLine, names_in_environment
+from dragoman.auto.request import Request, request_of
+from dragoman.auto.search.verb import is_search, search_request
+from dragoman.base import ConfigError, DataError, Progress, WarningLine, names_in_environment, silent
 from dragoman.base import config as settings
 from dragoman.classical import TRANSDUCERS
 from dragoman.data import Files
@@ -23,20 +23,24 @@ from dragoman.runs import Run, resume_config
 from dragoman.runs import train as train_run
 from dragoman.runs.tasks import Config, load, preset_table, task_of
 from dragoman.scoring import higher_is_better, metrics_by_name
-from dragoman.training import Display, TrainingState, duration
+from dragoman.training import Display, ProcessGroup, TrainingState, duration
 
+CHECK = CheckOptions()
 PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
 
 
-def is_search(asked: SearchOptions, folder: str | None) -> bool:
-    """Whether train is to search: it was asked to, or the folder holds a search that is not finished."""
-    if asked.asked:
-        return True
-    return folder is not None and has_search(Path(folder)) and not load_search(Path(folder)).done
-
-
-def train_request(request: Request, display: Display, restart: bool = False) -> None:
-    """Train what a request means, and report how it went; a run that is there is resumed."""
+def train_request(
+    request: Request, options: SearchOptions, *, folder: str | None = None, restart: bool = False, quiet: bool = False
+) -> None:
+    """Train what a request means in a folder, or search, and report how it went; what is there is resumed."""
+    display = Display(quiet=quiet, is_main=ProcessGroup().is_main)
+    searches = is_search(options, folder or request.what)
+    if searches and restart:
+        raise ConfigError("--restart: a search cannot be restarted; delete its folder, or name another with --run")
+    request = request._replace(folder=folder or request.folder)
+    if searches:
+        search_request(request, options, display)
+        return
     config, reasons = resolve(request, display.preparing)
     display.later(reasons)
     progress = train_run(config, request.folder, display, restart)
@@ -46,16 +50,25 @@ def train_request(request: Request, display: Display, restart: bool = False) -> 
         report_trained(request.folder, progress, display)
 
 
-def search_request(request: Request, options: SearchOptions, display: Display) -> SearchState:
-    """Start a search, or go on with the one in the folder, and report what it found."""
-    folder = Path(request.folder)
-    with leaderboard(display) as show:
-        state = search(request.files, folder, options, request.overrides, display, show, str(request.what))
-    if line := copying_line(folder):
-        display.warning(line)
-    display.info(describe(state))
-    display.info(f"leaderboard: {folder}/leaderboard.md\nrun folder: {folder}\nuse it: dragoman predict {folder} FILE")
-    return state
+class Checked(NamedTuple):
+    """What a check reports."""
+
+    lines: list[str]
+    warnings: int  # lines that are warnings
+
+
+def check(
+    data: str | Path | Iterable[object], *overrides: str, options: CheckOptions = CHECK, quiet: bool = True
+) -> Checked:
+    """Check data and settings before a training: every line, lengths, memory, and a trial run on a few examples.
+
+    `data` are files or pairs in memory, a configuration file, or the folder of a run that would be resumed. What
+    training would refuse is a DragomanError.
+    """
+    lines: list[str] = []
+    with silent(quiet), Display(quiet=quiet) as display:
+        warnings = check_request(request_of(data, overrides), options, display, lines.append)
+    return Checked(lines, warnings)
 
 
 def check_request(request: Request, options: CheckOptions, display: Display, say: Say) -> int:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dragoman.auto import CurveOptions
-from dragoman.base import DataError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import what_to_train
-from dragoman.commands.options import Duration, ListingOption, device_option, json_option, quiet_option
+from dragoman.commands.options import Duration, device_option, json_option, quiet_option
 from dragoman.commands.printing import print_json
-from dragoman.scoring import metrics_text
 
 if TYPE_CHECKING:
     from dragoman.auto import Request
@@ -29,11 +27,6 @@ if TYPE_CHECKING:
 @click.option(
     "--time", "seconds", type=Duration(), metavar="T", help="Time for all trainings together, such as 20m or 1h30m."
 )
-@click.option(
-    "--metric", cls=ListingOption, listing=metrics_text, metavar="NAME",
-    help="LISTING. [default: the one that selects checkpoints]",
-)  # fmt: skip
-@click.option("--plot", metavar="FILE", help="Also draw the curve to this .png, .svg or .pdf file.")
 @quiet_option("warnings and the result")
 @json_option
 @device_option
@@ -41,9 +34,10 @@ def curve(
     request: Request,
     run_folder: str | None,
     options: CurveOptions,
+    seconds: float | None,
     quiet: bool,
     as_json: bool,
-    **asked: Any,
+    device: str,
 ) -> None:
     """Predict what more training data would bring.
 
@@ -62,18 +56,11 @@ def curve(
     from dragoman.auto import curve_lines, learning_curve
     from dragoman.training import Display
 
-    if request.what is not None and Path(request.what).is_dir():
-        raise DataError(
-            f"{request.what}: found a folder, expected data or a configuration; the settings and data of a run: "
-            f"dragoman curve {Path(request.what) / 'config.toml'}"
-        )
     data = request.files if request.files is not None else str(request.what)
     folder = Path(run_folder or f"{request.folder}-curve")
+    options = replace(options, overrides=request.overrides, seconds=seconds, device=device)
     with Display(quiet=quiet) as display:
-        result = learning_curve(data, folder, replace(options, overrides=request.overrides, **asked), display)
-        for point in result.points:
-            if point.cut_short:
-                display.warning(f"--time ended the training with {point.pairs:,} pairs; it would still improve")
+        result = learning_curve(data, folder, options, display)
     if as_json:
         print_json(result.as_dict())
         return

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from dragoman.auto import CheckOptions, DistilOptions, SearchOptions
-from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import what_to_train
 from dragoman.commands.options import Duration, device_option, quiet_option
@@ -53,19 +52,9 @@ def train(
     of --run, which torchrun would take for its own --run-path.
     """
     options = replace(asked, seconds=seconds, started=time.time())  # the imports below take seconds, which count
-    from dragoman.auto import is_search, search_request, train_request
-    from dragoman.training import Display, ProcessGroup
+    from dragoman.auto import train_request
 
-    display = Display(quiet=quiet, is_main=ProcessGroup().is_main)
-    searches = is_search(options, run_folder or request.what)
-    if searches and restart:
-        raise click.UsageError("--restart: a search cannot be restarted; delete its folder, or name another with --run")
-    if run_folder:
-        request = request._replace(folder=run_folder)
-    if searches:
-        search_request(request, options, display)
-    else:
-        train_request(request, display, restart)
+    train_request(request, options, folder=run_folder, restart=restart, quiet=quiet)
 
 
 @click.command()
@@ -135,7 +124,6 @@ def distil(
     """
     from dragoman.auto import distil as distil_run
 
-    require_search("distil", run)
     folder = student or f"{run.rstrip('/')}-student"
     for line in distil_run(run, folder, *overrides, options=options, device=device, quiet=quiet):
         click.echo(line)

@@ -77,7 +77,9 @@ def test_a_student_of_an_ensemble_resumes_exactly(
     train(configure(*asked[::2], f'train.objective.teachers=["{teacher}"]', "train.steps=4"), tmp_path / "parts", QUIET)
     weights = Path("checkpoints", "00000004", "weights.safetensors")
     assert sha256(tmp_path / "whole" / weights) == sha256(tmp_path / "parts" / weights)
-    lines = distil(str(teacher), tmp_path / "one", ["train.steps=2"], "cpu", QUIET, DistilOptions(token_level=True))
+    lines = distil(
+        teacher, tmp_path / "one", "train.steps=2", options=DistilOptions(token_level=True), device="cpu", quiet=True
+    )
     assert lines[0].startswith("teacher (2 models) → student")
     assert isinstance(Run(tmp_path / "one").config.train.objective, TokenDistillationConfig)
 
@@ -107,7 +109,7 @@ def test_outputs_that_are_no_text_are_left_out(
         return [(source, Prediction(text, 0.0, (), ())) for source, text in zip(sources, written, strict=False)]
 
     monkeypatch.setattr("dragoman.auto.distillation.translated", outputs)
-    distil(str(tmp_path / "teacher"), tmp_path / "student", ["train.steps=1"], "cpu", Display())
+    distil(tmp_path / "teacher", tmp_path / "student", "train.steps=1", device="cpu")
     assert "3 of 4 outputs of the teacher are left out" in capsys.readouterr().err
     lines = (tmp_path / "student.data" / "train.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]

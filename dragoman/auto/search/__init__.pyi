@@ -1,2 +1,2 @@
 from dragoman.auto.search.state import SearchState as SearchState
-from dragoman.auto.verbs import search as search
+from dragoman.auto.search.verb import search as search
