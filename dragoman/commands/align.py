@@ -8,12 +8,11 @@ import sys
 import click
 
 from dragoman.base import progress
-from dragoman.commands import inputs
-from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
+from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_data, print_message, print_warning
-from dragoman.data import Fault, Pairs
+from dragoman.data import Pairs
 from dragoman.inference.align import AlignOptions, TermOptions
 
 REPORTED = 100  # alignments between two steps of the progress bar
@@ -22,7 +21,7 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@inputs.pair_files(reason=FILES_NEEDED)
+@pair_files(reason=FILES_NEEDED)
 @options_of(AlignOptions)
 @click.option(
     "--json", "as_json", is_flag=True,
@@ -58,36 +57,30 @@ def align(run: str | None, files: str | Pairs | None, options: AlignOptions, as_
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
-    from dragoman.inference import StreamOptions, unreadable_lines
+    from dragoman.inference import StreamOptions
     from dragoman.inference.align import align as align_words
 
     if options.model is not None:
         run, files = None, run if files is None else files
-    if run is not None:
-        require_search("align", run, '"translate" or "transcribe"')
-    if options.reverse is not None:
-        require_search("align", options.reverse, '"translate" or "transcribe"', text=True)
-    unreadable: list[Fault] = []
-    stream = StreamOptions(on_warning=print_warning, on_unreadable=unreadable.append)
-    alignments = align_words(run, files, options, device=device, stream=stream, weights=as_json, log=print_printable)
+    stream, log = StreamOptions(on_warning=print_warning), lambda line: print_message(printable(line))
+    alignments = align_words(run, files, options, device=device, stream=stream, weights=as_json, log=log)
     as_data()
     with progress("alignments", output=True) as done:
         for number, aligned in enumerate(alignments, 1):
             lines = [aligned.as_json_line()] if as_json else aligned.lines()
-            sys.stdout.write("".join(f"{inputs.printable(line)}\n" for line in lines))
+            sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
             if number % REPORTED == 0:
                 done(REPORTED)
     sys.stdout.flush()
-    for line in unreadable_lines(unreadable, "nothing is written for them"):
-        print_message(line)
 
 
-def print_printable(message: str) -> None:
-    print_message(inputs.printable(message))
+def printable(line: str) -> str:
+    """A line with the names of files, of which some bytes may not be UTF-8: those are replaced."""
+    return line.encode("utf-8", "replace").decode()
 
 
 @click.command()
-@inputs.pair_files(required=True)
+@pair_files(required=True)
 @options_of(TermOptions)
 @click.option("--json", "as_json", is_flag=True, help="One object per line: source, target, times, share.")
 def terms(files: str | Pairs, options: TermOptions, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dragoman.base import ConfigError, DataError, RunError, check_output, check_writable
+from dragoman.base import ConfigError, DataError, check_output, check_writable
 from dragoman.commands.settings import SettingsCommand
 from dragoman.decoding import Settings
 
@@ -93,7 +93,7 @@ def data_files(config: Path) -> Iterator[str]:
             yield from (path for path in paths if isinstance(path, str))
 
 
-# --- options that have no effect, and runs that a command cannot use
+# --- options that have no effect
 
 
 def given_options(context: click.Context) -> dict[str, str]:
@@ -118,20 +118,3 @@ def refuse_options(
     if refused := next((spelled for name, spelled in given.items() if name not in allowed), None):
         about = {} if run is None else {"run": run.folder, "task": run.task.name}
         raise ConfigError(f"{refused} {reason.format(**about)}")
-
-
-def require_search(command: str, folder: str, tasks: str = '"translate"', text: bool = False) -> None:
-    """Raise an error for a run whose outputs need no search, and with `text` for one that reads files.
-
-    `tasks` are those that the command works with.
-    """
-    from dragoman.inference import reads_files
-    from dragoman.runs import Run
-
-    run = Run(folder)
-    if text and reads_files(run):
-        raise ConfigError(f'{command} needs a run that reads text; {folder} has task = "{run.task.name}"')
-    if run.task.head_decoder is not None:
-        raise RunError(
-            f'{folder}: found task = "{run.task.name}", which needs no search; {command} needs task = {tasks}'
-        )

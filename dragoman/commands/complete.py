@@ -10,7 +10,7 @@ import click
 
 from dragoman.base.config import setting
 from dragoman.commands.options import device_option
-from dragoman.commands.printing import print_lines, print_unseen, print_warning
+from dragoman.commands.printing import print_lines, print_warning
 from dragoman.commands.settings import SettingsCommand
 from dragoman.decoding import Schema, Settings
 from dragoman.inference import CompletionSettings
@@ -65,4 +65,4 @@ def complete(
     options = CompletionOptions(sampling=values.pop("method"), **values)
     texts = CompletedLines(run, prompts, file, options, as_json=as_json, device=device, warn=print_warning)
     print_lines(texts, texts.lines(), "continuation")
-    print_unseen(texts.unseen)
+    print_warning(texts.unseen.message())

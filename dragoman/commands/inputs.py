@@ -1,18 +1,15 @@
-"""The files that commands take, and what they print about those that cannot be read."""
+"""The files that commands take."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dragoman.base import DataError
 from dragoman.data import Pairs
-
-if TYPE_CHECKING:
-    pass
 
 Command = Callable[..., Any]
 FILES_NEEDED = "name either FILE or both --source and --target"
@@ -61,8 +58,3 @@ def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
     gathered = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(gathered)
     gathered = click.option("--target", help="Target lines, one for each source line.")(gathered)
     return click.option("--source", help="Source lines of a pair of parallel files.")(gathered)
-
-
-def printable(name: str) -> str:
-    """A file name as text: bytes that are not UTF-8 are replaced."""
-    return name.encode("utf-8", "replace").decode()

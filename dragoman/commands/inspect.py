@@ -6,11 +6,11 @@ import json
 
 import click
 
-from dragoman.commands.checks import refuse_options, require_search
+from dragoman.commands.checks import refuse_options
 from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import json_option
-from dragoman.commands.printing import as_utf8, print_json, print_message, print_unseen, print_warning
+from dragoman.commands.printing import as_utf8, print_json, print_message, print_warning
 from dragoman.data import Pairs
 from dragoman.inspect import AttentionOptions, CalibrateOptions, InfoOptions, InspectOptions, ProbeOptions
 from dragoman.inspect.views import VIEWS
@@ -119,11 +119,10 @@ def attention(run: str, texts: tuple[str, ...], out: str, options: AttentionOpti
     """
     from dragoman.inspect.views import attention as draw_attention
 
-    require_search("attention", run, '"translate", "transcribe" or "caption"')
     pictures = draw_attention(run, texts, out, options)
     for path in pictures.paths:
         click.echo(path)
-    print_unseen(pictures.unseen)
+    print_warning(pictures.unseen.message())
 
 
 @click.command()
@@ -154,7 +153,6 @@ def probe(run: str, options: ProbeOptions, as_json: bool) -> None:
     """
     from dragoman.inspect.measure import probe as probe_run
 
-    require_search("probe", run, text=True)
     results = probe_run(run, options, note=print_message, warn=print_warning)
     as_utf8()
     if as_json:
@@ -186,7 +184,6 @@ def calibrate(run: str, files: str | Pairs | None, options: CalibrateOptions, as
     """
     from dragoman.inspect.measure import calibrate as calibrate_run
 
-    require_search("calibrate", run, text=True)
     found = calibrate_run(run, files, options)
     click.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
     for picture in filter(None, (options.plot, options.risk_plot)):

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from dragoman.base import silent
-from dragoman.decoding import MAX_BEAM
 
 
 class ListingOption(click.Option):
@@ -66,6 +65,3 @@ tag_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 device_option = click.option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps.")
-beam_option = click.option(
-    "--beam", type=click.IntRange(1, MAX_BEAM), help="Beam width; 1 is greedy search. [default: the run's]"
-)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 import click
 
-from dragoman.base import DataError, RunError
+from dragoman.base import DataError
 from dragoman.base.config import setting
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.options import device_option
@@ -68,15 +67,10 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     by name), a manifest as for training, or a list of paths, one per line. The output has one line per file; --json
     names the file as "source".
     """
-    from dragoman.inference import PredictedLines, check_reading, predict_shards, state_line
+    from dragoman.inference import PredictedLines, predict_shards
     from dragoman.runs import Run
 
-    if file in (None, "-") and sys.stdin is None:
-        raise DataError("standard input is closed: name a FILE, or send lines")
     opened, reading, shards = Run(run), settings.data, settings.shards
-    if opened.task.is_language_model:
-        raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
-    check_reading(opened, reading)
     if opened.task.head_decoder is not None:
         shard_places = {place for place in settings.spelled if place.startswith("shards.")}
         refuse_options(opened, {*PREDICT_ARGUMENTS, *shard_places})
@@ -96,4 +90,4 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
         state = predict_shards(
             opened, file, shards, options, reading, as_json=as_json, device=device, warn=print_warning
         )
-        print_message(state_line(state, shards.folder, as_json))
+        print_message(state.line(shards.folder, as_json))

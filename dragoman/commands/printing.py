@@ -13,7 +13,7 @@ import click
 from dragoman.base import unguarded
 
 if TYPE_CHECKING:
-    from dragoman.inference import CompletedLines, PredictedLines, UnseenInputs
+    from dragoman.inference import CompletedLines, PredictedLines
 
 
 def as_utf8() -> None:
@@ -40,13 +40,9 @@ def print_message(message: str) -> None:
 
 
 def print_warning(message: str) -> None:
-    print_message(f"warning: {message}")
-
-
-def print_unseen(unseen: UnseenInputs) -> None:
-    """Print one line about the inputs with characters or words that training did not have, if there are any."""
-    if message := unseen.message():
-        print_warning(message)
+    """Print a warning, if there is one."""
+    if message:
+        print_message(f"warning: {message}")
 
 
 def print_lines(outputs: PredictedLines | CompletedLines, lines: Iterable[str], answer: str = "output") -> None:
@@ -58,5 +54,5 @@ def print_lines(outputs: PredictedLines | CompletedLines, lines: Iterable[str], 
         sys.stdout.write(line)
         if outputs.interactive:
             sys.stdout.flush()
-            print_unseen(outputs.unseen)
+            print_warning(outputs.unseen.message())
     sys.stdout.flush()

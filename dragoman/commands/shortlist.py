@@ -6,7 +6,6 @@ import json
 
 import click
 
-from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.inspect import ShortlistOptions
@@ -31,6 +30,5 @@ def shortlist(run: str, options: ShortlistOptions, as_json: bool) -> None:
     """
     from dragoman.inspect.measure import shortlist as learn
 
-    require_search("shortlist", run)
     learned = learn(run, options)
     click.echo(json.dumps(learned.as_dict()) if as_json else "\n".join(learned.lines()))

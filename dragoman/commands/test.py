@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from dragoman.base import DataError, atomic_write, check_writable
-from dragoman.commands.checks import require_search
 from dragoman.commands.from_record import options_of
 from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_json, print_message
@@ -34,7 +33,6 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
     """
     from dragoman.inspect.measure import first_suite, junit_xml, run_suite
 
-    require_search("test", run, text=True)
     as_utf8()
     if init:
         if suite is not None or junit is not None or as_json:

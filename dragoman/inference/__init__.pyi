@@ -33,6 +33,7 @@ from dragoman.inference.lines import unreadable_lines as unreadable_lines
 from dragoman.inference.load import load_completer as load_completer
 from dragoman.inference.load import load_predictor as load_predictor
 from dragoman.inference.load import load_run as load_run
+from dragoman.inference.load import require_texts as require_texts
 from dragoman.inference.loaded import LoadedRun as LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError as InputTooLongError
 from dragoman.inference.numbers import Localise as Localise
@@ -46,7 +47,6 @@ from dragoman.inference.prediction import Prediction as Prediction
 from dragoman.inference.predictor import Predictor as Predictor
 from dragoman.inference.shard_jobs import ShardSettings as ShardSettings
 from dragoman.inference.shard_jobs import predict_shards as predict_shards
-from dragoman.inference.shard_jobs import state_line as state_line
 from dragoman.inference.target_scores import TargetScore as TargetScore
 from dragoman.inference.target_scores import TokenPair as TokenPair
 from dragoman.inference.target_scores import encoded_pairs as encoded_pairs

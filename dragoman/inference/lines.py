@@ -49,6 +49,8 @@ class PredictedLines:
         """With `as_json` each line is an object, which names its file; `warn` gets a line about some inputs."""
         self.run, self.options, self.reading, self.as_json, self.warn = run, options, reading, as_json, warn
         self.path = None if file in (None, "-") else Path(str(file))
+        if self.path is None and sys.stdin is None:
+            raise DataError("standard input is closed: name a FILE, or send lines")
         self.files = reads_files(run)
         self.interactive = self.path is None and sys.stdin.isatty()  # a person waits for the output of every line
         self.unseen = UnseenInputs()

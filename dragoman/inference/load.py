@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from dragoman.base import ConfigError
+from dragoman.base import ConfigError, RunError
 from dragoman.decoding import DecodingOptions, changed_fields, replace_from_keywords
 from dragoman.inference.inputs import DecodingKeywords
+from dragoman.inference.opened_inputs import reads_files
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run
 
@@ -62,3 +63,14 @@ def load_completer(folder: str | Path, device: str = "auto") -> Completer:
     from dragoman.inference.completer import Completer
 
     return Completer(Run(folder), device)
+
+
+def require_texts(verb: str, folder: str | Path) -> None:
+    """Raise an error for a run that reads files, and for one whose outputs need no search."""
+    run = Run(folder)
+    if reads_files(run):
+        raise ConfigError(f'{verb} needs a run that reads text; {folder} has task = "{run.task.name}"')
+    if run.task.head_decoder is not None:
+        raise RunError(
+            f'{folder}: found task = "{run.task.name}", which needs no search; {verb} needs task = "translate"'
+        )

@@ -55,6 +55,15 @@ class ShardState(NamedTuple):
     def finished(self) -> bool:
         return self.done == self.shards
 
+    def line(self, folder: str, as_json: bool) -> str:
+        """How far the job in a folder is, and what to do next."""
+        line = f"{self.done:,} of {self.shards:,} shards done, {self.rows:,} rows"
+        if self.failed:
+            line += f", {self.failed:,} failed (reasons in {folder}/part-*.rejected.jsonl)"
+        if self.finished:
+            return f"{line}; all outputs in order: cat {folder}/part-*.{'jsonl' if as_json else 'txt'}"
+        return f"{line}; others work on the rest, or the same command goes on with it"
+
 
 def do_shards(job: Job, options: ShardSettings) -> ShardState:
     """Do the shards that are not done and that no other worker does, and say how far the job is."""
@@ -129,11 +138,13 @@ def predict_shards(
     warn: Callable[[str], None] = lambda line: None,
 ) -> ShardState:
     """Predict the inputs of a file in shards, one file each in `options.folder`: those that are not done yet."""
+    from dragoman.inference.opened_inputs import check_reading
     from dragoman.inference.shards import Job, check_input, check_run
 
     if file is None or file == "-":
         raise DataError("--shards needs a FILE: standard input cannot be cut into shards")
     assert options.folder is not None
+    check_reading(run, reading)
     check_input(Path(file))
     check_run(run, Path(file))
     data = reading.applied(run.config.data, file, warn)
@@ -148,13 +159,3 @@ def predict_shards(
         shown = ", ".join(repr(text)[:40] for text in state.unseen_texts)
         warn(f"{state.unseen:,} rows have characters or words that training did not have, such as {shown}")
     return state
-
-
-def state_line(state: ShardState, folder: str, as_json: bool) -> str:
-    """How far the job in a folder is, and what to do next."""
-    line = f"{state.done:,} of {state.shards:,} shards done, {state.rows:,} rows"
-    if state.failed:
-        line += f", {state.failed:,} failed (reasons in {folder}/part-*.rejected.jsonl)"
-    if state.finished:
-        return f"{line}; all outputs in order: cat {folder}/part-*.{'jsonl' if as_json else 'txt'}"
-    return f"{line}; others work on the rest, or the same command goes on with it"

@@ -172,7 +172,9 @@ class Job:
 
 
 def check_run(run: Run, path: Path) -> None:
-    """Raise DataError unless the inputs of a run are single lines or rows of a file."""
+    """Raise an error unless the inputs of a run are single lines or rows of a file."""
+    if run.task.is_language_model:
+        raise RunError(f"{run.folder}: this run is a language model; use `dragoman complete`")
     if reads_files(run):
         raise DataError(f"--shards: {run.folder} reads recordings or pictures, expected a run that reads text")
     if run.config.data.context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,8 @@ from dragoman.inference.align.ctc_alignment import ForceAlignWork, MediaFeatures
 from dragoman.inference.align.word_alignment import WINDOW, RawAligner, Term, TokenAlignWork, extract_terms
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamOptions, Warn
-from dragoman.inference.load import load_predictor
+from dragoman.inference.lines import unreadable_lines
+from dragoman.inference.load import load_predictor, require_texts
 from dragoman.inference.opened_inputs import check_reading, open_inputs
 from dragoman.inference.pipeline import stream_outputs
 from dragoman.inference.predictor import Predictor
@@ -76,6 +77,8 @@ def align(
         gold = None if options.gold is None else read_alignments(read_lines(options.gold), options.gold, first)
         if options.combine is not None and options.reverse is None:
             raise DataError("--combine needs --reverse")
+        if options.reverse is not None:
+            require_texts("align", options.reverse)
         backward = None if options.reverse is None else load_predictor(options.reverse, device)
         how: Any = {"threshold": options.threshold, "tag": options.tag, "batch_size": options.batch_size}
         aligner = Aligner(predictor, backward, symmetrization=options.combine or "grow-diag", **how)
@@ -164,12 +167,12 @@ def force_align(
     options.refuse_all_but(OF_FILES, f'goes with texts; {folder} has task = "{task}"')
     require_transcriber(predictor)
     files = file_inputs(predictor, pairs, options, stream)
-    unreadable = set[str]()
+    unreadable: dict[str, Fault] = {}  # by place
 
     def unread(fault: Fault) -> None:
         if not options.skip_unreadable:
             raise DataError(f"{fault}; leave such files out with --skip-unreadable")
-        unreadable.add(fault.location)
+        unreadable[fault.location] = fault
         if stream.on_unreadable is not None:
             stream.on_unreadable(fault)
 
@@ -185,7 +188,8 @@ def force_align(
         input_name=lambda number: files[number - 1].place,
     )
     aligned = zip(files, stream_outputs(work, inputs, named), strict=True)
-    return reported((replace(own, source=file.name) for file, own in aligned if file.place not in unreadable), log)
+    readable = (replace(own, source=file.name) for file, own in aligned if file.place not in unreadable)
+    return reported(readable, unreadable, log)
 
 
 def file_inputs(predictor: Predictor, pairs: Data, options: AlignOptions, stream: StreamOptions) -> list[FileInput]:
@@ -216,8 +220,10 @@ def file_inputs(predictor: Predictor, pairs: Data, options: AlignOptions, stream
     return [FileInput(one.source, one.location, one.model_input, one.references[0]) for one in examples]
 
 
-def reported(alignments: Iterator[ForcedAlignment], log: Callable[[str], None]) -> Iterator[ForcedAlignment]:
-    """The alignments; at the end `log` gets which files and words have no places."""
+def reported(
+    alignments: Iterator[ForcedAlignment], unreadable: Mapping[str, Fault], log: Callable[[str], None]
+) -> Iterator[ForcedAlignment]:
+    """The alignments; at the end `log` gets which files and words have no places, and why."""
     too_long, empty, unknown = list[str](), list[str](), dict[str, int]()
     for aligned in alignments:
         if not aligned.fits:
@@ -237,3 +243,5 @@ def reported(alignments: Iterator[ForcedAlignment], log: Callable[[str], None]) 
         if names:
             more = f" (and {len(names) - 3:,} more)" if len(names) > 3 else ""
             log(f"{message}: {', '.join(names[:3])}{more}")
+    for line in unreadable_lines([*unreadable.values()], "nothing is written for them"):
+        log(line)

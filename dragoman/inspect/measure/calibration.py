@@ -25,6 +25,7 @@ from dragoman.inference import (
     forced_batches,
     load_predictor,
     log_probability,
+    require_texts,
     token_confidences,
 )
 from dragoman.inference.align import FilePairs
@@ -289,6 +290,7 @@ def calibrate(run: str | Path, files: str | Pairs | None = None, options: Calibr
     for picture in (options.plot, options.risk_plot):
         if picture is not None:
             check_plot_path(picture)
+    require_texts("calibrate", run)
     predictor = load_predictor(run, options.device)
     rows = None if files is None else read_rows(predictor, files, options.tag)
     found = fit_calibration(predictor, rows, bins=options.bins, batch_size=options.batch_size)

@@ -15,7 +15,7 @@ from dragoman.base import DataError, DragomanError
 from dragoman.data import Batch, Pairs, batch_of
 from dragoman.data.tokenizers import PAD
 from dragoman.decoding import EngineName, Precision
-from dragoman.inference import Predictor, ignore_unknown, load_predictor
+from dragoman.inference import Predictor, ignore_unknown, load_predictor, require_texts
 from dragoman.inspect.measure.calibration import read_rows, validation_rows
 from dragoman.inspect.measure.cost import timed
 from dragoman.inspect.options import BenchOptions
@@ -67,6 +67,7 @@ def bench(run: str, files: str | Pairs | None = None, options: BenchOptions | No
     What this machine lacks (a GPU, an engine) is left out.
     """
     options = options or BenchOptions()
+    require_texts("bench", run)
     rounds, predictor = options.rounds or 5, load_predictor(run, options.device, engine="torch")
     pairs = validation_rows(predictor) if files is None else read_rows(predictor, files)
     if not (rows := pairs[: options.pairs or 256]):

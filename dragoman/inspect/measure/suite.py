@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from dragoman.base import ConfigError, DataError, DragomanError
 from dragoman.base.config import Range, build, inline, read_toml, setting
 from dragoman.data import Example, TrainValidSplit, find_placeholders
-from dragoman.inference import Predictor, StreamOptions, ignore_unknown, load_predictor, read_examples
+from dragoman.inference import Predictor, StreamOptions, ignore_unknown, load_predictor, read_examples, require_texts
 from dragoman.inspect.measure.probes import MIN_LOOP, PROBES, max_repetitions, probe_texts, suitable_probes
 from dragoman.inspect.options import SuiteOptions
 from dragoman.runs import Run
@@ -208,6 +208,7 @@ CHECKS = {
 
 def run_suite(run: str | Path, path: str | Path, options: SuiteOptions | None = None) -> Iterator[Result]:
     """The results of all checks of a file, each as soon as it is known; the files it names are relative to it."""
+    require_texts("test", run)
     suite, device, where = load_suite(path), (options or SuiteOptions()).device, Path(path).parent
     predictor = load_predictor(run, device)
     yield from check_cases(suite.case, predictor)
@@ -331,6 +332,7 @@ def printable(text: str) -> str:
 
 def first_suite(run: str | Path, options: SuiteOptions | None = None) -> tuple[str, int]:
     """The suite as TOML, and how many checks were left out because the run fails them now."""
+    require_texts("test", run)
     predictor = load_predictor(run, (options or SuiteOptions()).device)
     cases = [*pair_cases(predictor), *probe_cases(predictor)]
     kept, failed = passing(cases, predictor)

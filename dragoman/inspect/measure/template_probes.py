@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from dragoman.base import ConfigError, DataError, hint
 from dragoman.data.readers import read_lines
-from dragoman.inference import StreamOptions, is_spaced, load_predictor
+from dragoman.inference import StreamOptions, is_spaced, load_predictor, require_texts
 from dragoman.inspect.measure.probes import (
     PROBES,
     Predict,
@@ -223,6 +223,7 @@ def probe(
 ) -> Sequence[ProbeResult | TemplateResult]:
     """Feed made-up inputs to a run and count the kinds of its outputs."""
     options = options or ProbeOptions()
+    require_texts("probe", run)
     names, sentences = options.probes, options.sentences
     if sentences is not None and names and all(PROBES[name].english for name in names if name in PROBES):
         raise DataError(f"--sentences is for the probes of repetition and length: found {', '.join(names)}")

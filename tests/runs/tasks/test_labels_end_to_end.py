@@ -313,13 +313,13 @@ REFUSED = [
     (["evaluate", "tag", "tag.test.tsv", "--metric", "bleu"], "no metric of this task"),
     (["evaluate", "series", "series.test.tsv", "--metric", "ms"], "Did you mean 'mse'?"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "span_f1"], "expected O, B-LABEL"),
-    (["attention", "classify", "good"], 'found task = "classify", which needs no search; attention needs '
+    (["attention", "classify", "good"], 'found task = "classify", which needs no search; expected '
      'task = "translate", "transcribe" or "caption"'),
     (["probe", "classify"], 'probe needs task = "translate"'),
     (["calibrate", "tag"], 'calibrate needs task = "translate"'),
     (["bench", "tag"], 'bench needs task = "translate"'),
-    (["shortlist", "tag"], 'shortlist needs task = "translate"'),
-    (["align", "tag", "one.txt"], 'align needs task = "translate" or "transcribe"'),
+    (["shortlist", "tag"], 'found task = "tag", which needs no search'),
+    (["align", "tag", "one.txt"], 'found task = "tag", which needs no search'),
     (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals is for runs that output texts"),
     (["predict", "tag", "tag.test.tsv", "--shards", "x"], "tag.test.tsv has a word on each line, expected a sentence"),
     (["predict", "apart", "one.txt"], "one.txt:1: found 1 text, expected two texts with a tab"),
