@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from dragoman.classical import CopyConfig
 from dragoman.runs import Run
 from dragoman.runs.tasks import TranslateConfig
 from dragoman.scoring import metrics_by_name, score_table
@@ -24,9 +23,9 @@ def copying_line(folder: str | Path) -> str:
     run = Run(folder)
     config = run.config
     best: list[dict[str, Any]] = [row["valid"] for row in run.metrics() if METRIC in row.get("valid", {})]
-    if not isinstance(config, TranslateConfig) or config.data.units == "phonemes" or not best:
+    if not isinstance(config, TranslateConfig) or config.data.units == "phonemes" or config.model.kind == "copy":
         return ""
-    if isinstance(config.model, CopyConfig):
+    if not best:
         return ""
     validator = run.task.validator(config, run.task.prepare(config), torch.device("cpu"))
     if not isinstance(validator, Seq2SeqValidator) or not validator.texts:

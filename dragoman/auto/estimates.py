@@ -15,7 +15,6 @@ from torch import nn
 from dragoman.base import DragomanError, WarningLine
 from dragoman.data import PAIR_COLLATOR, Collator, Corpus
 from dragoman.inspect.measure import saved_bytes, timed
-from dragoman.models import PartitionedSoftmaxConfig, SampledSoftmaxConfig
 from dragoman.runs.tasks import Config, task_of
 from dragoman.training import (
     MovingAverageConfig,
@@ -55,10 +54,8 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
     )
     outputs, vocabulary = model.positions(source, target), len(corpus.target_tokenizer)
     softmax = getattr(config.model, "softmax", None)
-    if isinstance(softmax, SampledSoftmaxConfig):
-        vocabulary = min(vocabulary, softmax.size + rows * target)
-    elif isinstance(softmax, PartitionedSoftmaxConfig):
-        vocabulary = min(vocabulary, softmax.size)
+    if softmax is not None and softmax.kind != "full":
+        vocabulary = min(vocabulary, softmax.size + (rows * target if softmax.kind == "sampled" else 0))
     activations, outputs = (size * config.train.objective.memory_factor for size in (activations, outputs))
     activations += 2 * rows * outputs * vocabulary * 4  # probabilities come with two gradients of their size
     needed = parameters * 4 * copies + activations

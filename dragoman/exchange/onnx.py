@@ -25,7 +25,7 @@ from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.decoding import SUPPRESSED_TOKENS
 from dragoman.exchange import onnx_greedy
 from dragoman.inference.engine import Exporter, encoder_decoder, not_encoder_decoder
-from dragoman.models import EncoderDecoder, EncoderDecoderConfig, State
+from dragoman.models import EncoderDecoder, State
 from dragoman.models.layers import Sinusoidal, alignment_layer, observe_attention
 from dragoman.runs import Run
 
@@ -76,7 +76,7 @@ def decode_greedily(decoder: onnx_greedy.GreedyDecoder, sources: Sequence[Sequen
 
 
 def model_blockers(config: Any) -> list[str]:
-    if not isinstance(config, EncoderDecoderConfig):
+    if config.kind != "encoder-decoder":
         return [not_encoder_decoder(config)]
     return [
         *stack_blockers("model.encoder", config.encoder, ENCODERS),
