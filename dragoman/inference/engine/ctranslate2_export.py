@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -263,7 +263,7 @@ class CTranslate2Exporter(Exporter):
 
     name = "ctranslate2"
     about = "a model folder of CTranslate2 (float32, float16 or int8), for Transformers that translate"
-    options = ("precision",)
+    options: ClassVar[tuple[str, ...]] = ("precision",)
 
     def blockers(self, run: Run) -> list[str]:
         return blockers(run.config.model)
