@@ -51,6 +51,7 @@ class TrainingState:
     processes: int = 1  # must not change when the run resumes
     pauses: float = 0.0  # seconds of validations and checkpoints
     validation: float = 0.0  # seconds of the last validation
+    starting: float = 0.0  # seconds that the first steps of a process took beyond those of its fastest one
 
     @property
     def elapsed(self) -> float:

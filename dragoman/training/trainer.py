@@ -39,6 +39,7 @@ Pause = Callable[[TrainingState], bool]  # whether to stop after this step for n
 
 WEIGHTS = "weights.safetensors"
 PAUSES = 0.2  # share of train.minutes that validations and checkpoints may take, but for the last validation
+FIRST_STEPS = 10  # of a process, which also compile kernels and capture graphs
 PREVIEW_AFTER, PREVIEW_STEPS = 90.0, 5  # a preview comes after so many seconds and steps, if validation is as far off
 
 
@@ -80,6 +81,8 @@ class Trainer:
         self._epoch: tuple[int, Any] | None = None  # number and batches of the current epoch
         self._last_log: tuple[float, int] | None = None  # time and token count
         self._told_minutes = False
+        self._first_steps: list[float] = []  # their seconds
+        self._started_before = self.state.starting
         self.rate = 0.0  # the learning rate of the last step
 
     def train(self) -> TrainingState:
@@ -129,11 +132,14 @@ class Trainer:
     def _time_share(self) -> float:
         """How much of train.minutes is over, on the slowest process; 0 without such a limit.
 
-        The last validation has its time too: it is taken to be as long as the one before.
+        The last validation has its time too: it is taken to be as long as the one before. What the first steps take to
+        compile moves no schedule: a warm-up would be over before it begins.
         """
         if not self.config.minutes:
             return 0.0
-        share = self.state.elapsed / max(1e-3, 60 * self.config.minutes - self.state.validation)
+        total = max(1e-3, 60 * self.config.minutes - self.state.validation)
+        starting = min(self.state.starting, total / 2)
+        share = (self.state.elapsed - starting) / (total - starting)
         return self.processes.all_reduce_max(int(1e6 * share)) / 1e6
 
     @property
@@ -166,7 +172,13 @@ class Trainer:
         state.step = step
         state.tokens += count
         state.loss_count += count
-        state.seconds += time.perf_counter() - started
+        taken = time.perf_counter() - started
+        state.seconds += taken
+        if len(self._first_steps) < FIRST_STEPS:
+            self._first_steps.append(taken)
+            steps = len(self._first_steps)
+            usual = min(self._first_steps) if steps > 1 else 0.0  # one step alone does not tell
+            state.starting = self._started_before + sum(self._first_steps) - steps * usual
         self.display.advance(step)
         if step % config.log_every == 0 or step == 1 or step == config.steps:
             self._log()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +135,8 @@ def test_losses_with_scores_are_those_of_the_model(decoder: Any, smoothing: floa
 def test_the_weight_follows_the_time_where_minutes_end_training(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = itertools.count(step=0.01)  # every step takes as long, however busy the machine is
+    monkeypatch.setattr("dragoman.training.trainer.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     steps: list[int] = []
     monkeypatch.setattr(RDrop, "set_step", lambda self, step, device: steps.append(step))
     settings = ("train.objective.kind=r-drop", "train.objective.warmup=25000", "train.validate_every=100000")
