@@ -26,7 +26,6 @@ from unittest.mock import patch
 import torch
 
 import dragoman
-from dragoman.decoding.searches import limits_of
 from dragoman.inference.engine import ctranslate2 as exchange
 from dragoman.inference.engine import ctranslate2_export
 from dragoman.inference.engine.engine import EngineSearch
@@ -126,7 +125,7 @@ def ending(predictor: Predictor, texts: list[str], beam: int) -> list[str]:
     assert engine is not None
     sources = predictor.source_tokenizer.encode_batch(texts)
     config = replace(predictor.config.search, beam=beam)
-    limits = limits_of(torch.tensor([len(row) + 1 for row in sources]), config, predictor.length_ratio).tolist()
+    limits = config.limit(torch.tensor([len(row) + 1 for row in sources]), predictor.length_ratio).tolist()
     found = engine.search(sources, limits, EngineSearch(config, batch_size=BATCH, scores=False))
     kept = sorted(place for place, hypotheses in found if hypotheses is not None)
     return [texts[place] for place in kept]

@@ -43,7 +43,7 @@ from dragoman.data import (
     make_example,
     source_hash,
 )
-from dragoman.data.cleaning import Profile, Report, Rule, Settings, chosen_rules, judge
+from dragoman.data.cleaning import Report, filter_pairs
 from dragoman.data.readers import (
     READERS,
     ReadOptions,
@@ -73,8 +73,6 @@ from dragoman.training import Display, read_tensors
 
 FEWEST = 20  # usable corrections: with fewer nothing can be said of the result
 TESTED, VALIDATED = 0.2, 0.1  # shares that judge the new version, and that choose its checkpoint
-MISTAKEN = 0.01  # a rule that rejects more of a run's own training pairs says nothing about its corrections
-SETTINGS = Settings()
 # Words in the names of columns, the surest first.
 SOURCES = ("source", "sources", "src", "input", "sentence", "question", "misspelling")
 CORRECTIONS = (
@@ -198,37 +196,12 @@ def pairs_of(texts: Iterable[tuple[str, str, str]], path: Path, options: ReadOpt
             yield fault.at(f"{path}: {place}")
 
 
-def filter_corrections(items: Sequence[Example | Fault], usual: Sequence[Example]) -> tuple[list[Example], Report]:
-    """The corrections that pass the rules of `clean`, and a report of the others.
-
-    What is usual are the run's own training pairs, not the corrections: those may be few, or sent by strangers.
-    """
-    profile = Profile()
-    for example in usual:
-        profile.add(example.source, example.references[0])
-    rules = [rule for rule in chosen_rules(("contradiction",), ()) if accepts_training_pairs(rule, profile, usual)]
-    report, kept = Report(rules), []
-    for verdict in judge(lambda: iter(items), rules, SETTINGS, lambda doing, count: None, profile):
-        report.add(verdict)
-        if not verdict.rule and isinstance(verdict.item, Example):
-            kept.append(verdict.item)
-    return kept, report
-
-
-def accepts_training_pairs(rule: Rule, profile: Profile, usual: Sequence[Example]) -> bool:
-    """Whether a rule accepts the training pairs of a run: one that corrects spelling has sources as targets."""
-    check = rule.build(profile, SETTINGS)
-    if check is None or not usual:
-        return True
-    return sum(bool(check(example.source, example.references[0])) for example in usual) <= MISTAKEN * len(usual)
-
-
 def prepare_corrections(
     items: Iterable[Example | Fault], usual: Sequence[Example], tag: str | None, name: str
 ) -> Corrections:
     """Filter corrections and split them by a hash of their source, so that later corrections move few of them."""
     every = [item._replace(tag=tag) if tag and isinstance(item, Example) else item for item in items]
-    kept, report = filter_corrections(every, usual)
+    kept, report = filter_pairs(every, usual)
     if len(kept) < FEWEST:
         reasons = ", ".join(f"{rule} {count:,}" for rule, count in report.rejected.most_common()) or "none"
         faults = [str(item) for item in every if isinstance(item, Fault)]

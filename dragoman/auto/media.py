@@ -14,14 +14,7 @@ from dragoman.base import DataError
 from dragoman.base import config as settings
 from dragoman.base.config import merge, override
 from dragoman.data import FEW, DataConfig, Example, Files, read_examples, too_few, usable_examples
-from dragoman.data.media import (
-    AUDIO_SUFFIXES,
-    IMAGE_SUFFIXES,
-    FeatureExtractor,
-    MediaError,
-    read_bytes,
-    read_sample_rate,
-)
+from dragoman.data.media import FeatureExtractor, MediaError, kind_by_name, read_bytes, read_sample_rate
 from dragoman.runs.tasks import Config, MediaTask, Task, Transcribe
 
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
@@ -108,11 +101,9 @@ def media_of(files: Files, overrides: Sequence[str]) -> str:
     read = settings.build(DataConfig, merge({"train": "-"}, given if isinstance(given, Mapping) else {}), "data")
     read = replace(read, columns=read.columns[:2])  # two texts before a label have three
     for item in islice(read_examples(read, files), FIRST_LINES):
-        name = item.source.lower() if isinstance(item, Example) else ""
-        if name.endswith(AUDIO_SUFFIXES) and " " not in name.strip():
-            return "audio"
-        if name.endswith(IMAGE_SUFFIXES) and " " not in name.strip():
-            return "picture"
+        name = item.source if isinstance(item, Example) else ""
+        if (kind := kind_by_name(name)) and " " not in name.strip():
+            return kind
     return ""
 
 
@@ -131,7 +122,7 @@ def choose_features(
     failed = 0
     for example in examples:
         name = example.model_input
-        line_image = media == "audio" and not name.lower().endswith(AUDIO_SUFFIXES)
+        line_image = media == "audio" and kind_by_name(name) != "audio"
         kind = wanted.get("kind") or ("line-image" if line_image else media)
         try:
             content = read_bytes(name, folders=kind == "video")

@@ -50,6 +50,12 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def suggestion(name: str, options: Iterable[str]) -> str:
+    """The end of an error about a name that is unknown: the nearest option, or nothing."""
+    match = nearest(name, options)
+    return f". Did you mean '{match}'?" if match else ""
+
+
 # Installed plug-ins that cannot be imported, each with the line that says so (plugins.py fills it): an unknown name may
 # be theirs.
 broken_plugins: dict[str, str] = {}

@@ -13,16 +13,9 @@ from dragoman.data.bptt import Segment as Segment
 from dragoman.data.bptt import SegmentCollator as SegmentCollator
 from dragoman.data.collate import PAIR_COLLATOR as PAIR_COLLATOR
 from dragoman.data.collate import Collator as Collator
-from dragoman.data.collate import ColumnCollator as ColumnCollator
-from dragoman.data.collate import ConcatenatedTextsCollator as ConcatenatedTextsCollator
 from dragoman.data.collate import Lengths as Lengths
-from dragoman.data.collate import ScalarCollator as ScalarCollator
-from dragoman.data.collate import SeparateTextsCollator as SeparateTextsCollator
-from dragoman.data.collate import SeriesCollator as SeriesCollator
-from dragoman.data.collate import SourceCollator as SourceCollator
-from dragoman.data.collate import TagCollator as TagCollator
-from dragoman.data.collate import TokenCollator as TokenCollator
 from dragoman.data.collate import batches_by_length as batches_by_length
+from dragoman.data.collate import source_collator as source_collator
 from dragoman.data.config import MAX_LENGTH_RATIO as MAX_LENGTH_RATIO
 from dragoman.data.config import DataConfig as DataConfig
 from dragoman.data.config import Files as Files

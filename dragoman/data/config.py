@@ -8,7 +8,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dragoman.base import ConfigError, DataError, nearest
+from dragoman.base import ConfigError, DataError, suggestion
 from dragoman.base.config import Range, setting
 from dragoman.data.examples import Pairs
 from dragoman.data.media.feature_extractor import MediaConfig
@@ -152,10 +152,8 @@ class DataConfig:
                 if tags and tag is None:
                     yield f"{name}: found no tag for {shown}, expected one, since others have tags ({', '.join(tags)})"
                 elif tag is not None and tag not in tags:
-                    match = nearest(tag, tags)
-                    suggestion = f". Did you mean '{match}'?" if match else ""
-                    found = f"{name}: found the tag '{tag}' for {shown}"
-                    yield f"{found}, expected one of those in train ({', '.join(tags) or 'none'}){suggestion}"
+                    known = f"expected one of those in train ({', '.join(tags) or 'none'}){suggestion(tag, tags)}"
+                    yield f"{name}: found the tag '{tag}' for {shown}, {known}"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import LineCounts, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, LENGTHS_CHUNK, FeatureColumn, MediaStore, TokenStore
 from dragoman.data.tokenise import StoreCounts, join_stores, write_store
-from dragoman.data.tokenizers.base import NoTextError, Tokenizer
+from dragoman.data.tokenizers.base import NoTextError, Tokenizer, content_hash
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.context import ContextTokenizer
 from dragoman.data.tokenizers.labels import FewLabelsError
@@ -102,10 +102,6 @@ def _digests(files: Files) -> list[Any]:
     return [(file_digest(path), Path(path).suffixes) for path in paths_of(files)]
 
 
-def _hash(content: object) -> str:
-    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
 def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format: ExampleFormat = PAIR_FORMAT) -> str:
     """A hash of all that the stores depend on: bytes and suffixes of the files, settings that change tokens."""
     table = settings.as_table(config)
@@ -122,7 +118,7 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
     content: list[object] = [FORMAT, digests, layout, relevant, _tokenizer_table(tokenizers), example_format.name]
     if isinstance(example_format, MediaFormat):
         content.append(example_format.digest(_all_examples(config, example_format)))
-    return _hash(content)
+    return content_hash(content)
 
 
 def store_key(key: str, example_format: ExampleFormat) -> str:
@@ -405,6 +401,6 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
         if not counts.sums["pairs"]:
             raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
 
-    key = _hash([FORMAT, corpus.report["fingerprint"], _digests(files), _layout(files)])
+    key = content_hash([FORMAT, corpus.report["fingerprint"], _digests(files), _layout(files)])
     folder = cached(cache_folder(config), store_key(key, example_format), build)
     return replace(corpus, valid=open_store(folder / "valid"), valid_texts=folder / "valid.jsonl")

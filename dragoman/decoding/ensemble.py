@@ -11,9 +11,10 @@ from torch import Tensor
 
 from dragoman.base import ConfigError, hint
 from dragoman.data import Batch
-from dragoman.data.tokenizers import PAD, SOS
+from dragoman.data.tokenizers import PAD
 from dragoman.decoding.config import DEFAULT_AVERAGE, Average
 from dragoman.models import Decodes, Likelihood, Model, State, TokenScores, decodes
+from dragoman.models.heads import teacher_inputs
 
 
 def mean_probability(each: Tensor) -> Tensor:
@@ -78,9 +79,7 @@ class Ensemble:
 
     def logits(self, batch: Batch) -> Tensor:
         """The averaged log-probabilities (B, T, V) at every target position, given the true tokens before it."""
-        target = batch.target
-        inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
-        return self.read(inputs, self.start(batch))[0]
+        return self.read(teacher_inputs(batch.target), self.start(batch))[0]
 
     def score(self, batch: Batch) -> TokenScores:
         target, log_probabilities = batch.target, self.logits(batch)

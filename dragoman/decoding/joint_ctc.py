@@ -23,6 +23,7 @@ from dragoman.decoding.method import Method, OpenMethod, PathLike, Request, dist
 from dragoman.decoding.non_autoregressive import BLANK, LMFusion, decode_ctc
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.models import CTCEmissions, LanguageModel, State, Transcriber, join_tensors
+from dragoman.models.heads import teacher_inputs
 from dragoman.models.layers import ctc_log_probability
 
 Mode = Literal["ctc", "attention", "joint"]
@@ -155,8 +156,7 @@ class TranscriberSearch(OpenMethod):
         device = emissions.lengths.device
         target = pad_tokens(texts).to(device)  # (k, L) with <eos>
         sizes = torch.tensor([len(text) for text in texts], device=device)
-        inputs = torch.cat([target.new_full((len(texts), 1), SOS), target[:, :-1]], 1)
-        log_probabilities, _ = model.read(inputs, state.expand(len(texts)))
+        log_probabilities, _ = model.read(teacher_inputs(target), state.expand(len(texts)))
         attention_scores = log_probabilities.gather(2, target[:, :, None])[:, :, 0].tolist()
         frames = emissions.log_probabilities[row : row + 1]
         beyond = torch.arange(target.shape[1] - 1, device=device) >= sizes[:, None]

@@ -31,14 +31,10 @@ from dragoman.models.kernels import wide
 DECODERS: dict[type, Any] = {CTCEmissions: decode_ctc, LengthBeam: decode_lengths}
 
 
-def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, max_positions: int | None = None) -> Tensor:
-    """The maximum number of output tokens for sources of these lengths, <eos> included on both sides."""
-    limits: Tensor = config.limit(lengths, ratio)
-    return limits if max_positions is None else limits.clamp(max=max_positions)
-
-
 def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
-    return limits_of(batch.source.mask.sum(1), config, ratio)
+    """The maximum number of output tokens for every source, <eos> included on both sides."""
+    limits: Tensor = config.limit(batch.source.mask.sum(1), ratio)
+    return limits
 
 
 def search(

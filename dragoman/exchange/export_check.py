@@ -16,7 +16,7 @@ from dragoman.exchange.options import ExportOptions
 from dragoman.exchange.registry import EXPORTERS, export_run
 from dragoman.inference import ignore_unknown, labeler_of, load_predictor
 from dragoman.inference.engine import Exporter
-from dragoman.runs import Run, licence_of
+from dragoman.runs import Run, import_record
 from dragoman.scoring import Metric, TextMetric, bootstrap, metrics_for
 
 DRAWS = 200  # bootstrap samples of a label metric
@@ -67,7 +67,8 @@ def export(run: str | Path, options: ExportOptions) -> Exported:
     """Write a trained run in the format of another program, and compare both on validation lines."""
     path = export_run(run, options.output, options.to, options.of_format)
     unchecked = options.no_check or options.to == CardExporter.name
-    return Exported(path, None if unchecked else check_export(Run(run), EXPORTERS[options.to], path), licence_of(run))
+    check = None if unchecked else check_export(Run(run), EXPORTERS[options.to], path)
+    return Exported(path, check, import_record(run).get("licence", ""))
 
 
 def check_export(run: Run, exporter: Exporter, path: Path) -> ExportCheck | str:

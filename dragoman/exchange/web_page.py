@@ -50,7 +50,7 @@ from dragoman.exchange.onnx_labels import LABEL_GRAPH, GraphOutputs, label_block
 from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
 from dragoman.inference.engine import Exporter, encoder_decoder
 from dragoman.models import EncoderDecoder
-from dragoman.runs import Run, licence_of
+from dragoman.runs import Run, import_record
 from dragoman.runs.tasks import encoder_of, length_limit
 from dragoman.web import asset, bundle, json_for_html, modules_of, security_policy
 
@@ -232,7 +232,7 @@ def about(run: Run, model: nn.Module, unit: str, options: Mapping[str, str]) -> 
     ]
     if "scores" in options:
         rows += [(f"Test set, {name}", score) for name, score in test_rows(options["scores"])]
-    rows += [("Licence", name) for name in (options.get("licence"), licence_of(run.folder)) if name]
+    rows += [("Licence", name) for name in (options.get("licence"), import_record(run.folder).get("licence")) if name]
     return rows
 
 

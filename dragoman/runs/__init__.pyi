@@ -10,7 +10,6 @@ from dragoman.runs.folder import hardware_of as hardware_of
 from dragoman.runs.folder import import_record as import_record
 from dragoman.runs.folder import is_run as is_run
 from dragoman.runs.folder import is_unfinished_search as is_unfinished_search
-from dragoman.runs.folder import licence_of as licence_of
 from dragoman.runs.folder import locked as locked
 from dragoman.runs.folder import member_folders as member_folders
 from dragoman.runs.folder import new_run as new_run

@@ -38,7 +38,6 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
     """
     report = corpus.report
     train, valid = report["train"], report["valid"]
-    unfinished = report.get("unfinished")  # a corpus of which the first shard is tokenised
     if task.is_language_model:
         display.info(
             f"data: {train['target_tokens']:,} training tokens in {train['pairs']:,} lines, "
@@ -47,11 +46,10 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
     else:
         unit = "pairs" if corpus.collator == PAIR_COLLATOR else "examples"
         made_up = f" ({report['made_up']:,} made up)" if report.get("made_up") else ""
-        if unfinished:
-            pairs = f"at most {report['examples']:,} training {unit} in {unfinished:,} shards, the first is tokenised"
-        else:
-            pairs = f"{train['pairs']:,} training {unit}{made_up}"
-        display.info(f"data: {pairs}, {valid['pairs']:,} for validation; {vocabulary_sizes(corpus)}")
+        display.info(
+            f"data: {train['pairs']:,} training {unit}{made_up}, {valid['pairs']:,} for validation; "
+            f"{vocabulary_sizes(corpus)}"
+        )
         if task.head_decoder is None and 0 < decoded < valid["pairs"]:
             display.info(
                 f"validation: scores of text are those of {decoded:,} inputs (train.decode), the loss is of all"

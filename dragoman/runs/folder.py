@@ -215,24 +215,24 @@ def member_folders(folder: Path) -> tuple[Path, ...]:
     return tuple(members)
 
 
+def table_in(path: Path) -> dict[str, Any]:
+    """The table of a JSON file; empty if it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        if isinstance(content := json.loads(path.read_text(encoding="utf-8")), dict):
+            return content
+    return {}
+
+
 def import_record(folder: str | Path) -> dict[str, str]:
     """Family and licence of an imported model, or of the one that a run was fine-tuned from; else empty."""
-    try:
-        record = json.loads((Path(folder) / IMPORTED).read_text(encoding="utf-8"))
-        return {name: str(record[name]) for name in ("family", "licence")}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def licence_of(folder: str | Path) -> str:
-    return import_record(folder).get("licence", "")
+    record = table_in(Path(folder) / IMPORTED)
+    return {name: str(record[name]) for name in ("family", "licence")} if {"family", "licence"} <= record.keys() else {}
 
 
 def missing_run_message(folder: Path) -> str:
     """Why a path is no run folder, what to do with what is in it, or the nearest name that exists."""
     if not folder.exists():
-        near = nearest_run(folder)
-        return f"{folder}: no such run folder." + (f" Did you mean '{near}'?" if near else "")
+        return f"{folder}: no such run folder." + (f" Did you mean '{near}'?" if (near := nearest_run(folder)) else "")
     if folder.is_file():
         return f"{folder}: found a file, expected a run folder"
     if is_unfinished_search(folder):
@@ -254,13 +254,9 @@ def is_unfinished_search(folder: Path) -> bool:
 
 def best_trial(folder: Path) -> Path | None:
     """The run of a search that is not finished which predicts best so far; None if none can predict."""
-    try:
-        name = str(json.loads((folder / SEARCH).read_text(encoding="utf-8")).get("best", ""))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    return (
-        folder / name if re.fullmatch(r"trials/[\w.-]+", name) and (folder / name / "config.toml").is_file() else None
-    )
+    name = str(table_in(folder / SEARCH).get("best", ""))
+    is_trial = re.fullmatch(r"trials/[\w.-]+", name) and (folder / name / "config.toml").is_file()
+    return folder / name if is_trial else None
 
 
 def nearest_run(folder: Path) -> Path | None:
@@ -290,9 +286,7 @@ def hardware(config: Config) -> str:
 
 def hardware_of(folder: Path) -> str:
     """The hardware on which a run folder was made; empty where an earlier version did not write it down."""
-    with suppress(OSError, ValueError, AttributeError):
-        return str(json.loads((folder / "run.json").read_text(encoding="utf-8")).get("hardware", ""))
-    return ""
+    return str(table_in(folder / "run.json").get("hardware", ""))
 
 
 def check_format(folder: Path) -> list[Plugin]:

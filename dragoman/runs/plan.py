@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -41,19 +42,15 @@ from dragoman.training import (
     Validator,
     add_adapters,
     check_capacity,
+    check_machine,
     check_random_weights,
-    check_sharding,
     exit_cleanly_on_signals,
-    freeze,
+    freeze_weights,
     has_trained_weights,
     load_vectors,
     load_weights,
-    rate_factors,
     read_tensors,
     resolve_device,
-    tensorboard_writer,
-    use_bfloat16,
-    vector_tables,
     write_tensors,
 )
 from dragoman.training.objectives import build_objective
@@ -192,11 +189,8 @@ def plan_with(
 def check_settings(config: Config, folder: Path, action: Action, runtime: Runtime) -> list[str]:
     """Refuse what this machine or the run folder cannot do, before the data are read; returns warnings."""
     config.data.check_shuffle()
-    use_bfloat16(config.train.precision, runtime.device)
-    check_sharding(config.train, runtime.processes.world_size)
+    check_machine(config.train, runtime)
     pretrained.check_optional_packages(config.model)
-    if config.train.tensorboard:
-        tensorboard_writer()
     if action != "create":
         Run(folder).check_single("training goes on with one")
     if action == "resume":
@@ -234,19 +228,17 @@ def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device
     torch.manual_seed(config.train.seed)
     model = build().to(device)
     if not isinstance(model, FittedModel):
-        vectors = config.train.vectors
-        tables = [name for _, name, _ in vector_tables(vectors, model)] if vectors.frozen else []
-        freeze(model, [*config.train.freeze, *tables])
-        rate_factors(model, config.train.rates)
+        freeze_weights(model, config.train)
     return model
 
 
 def with_epochs(config: Config, loader: BatchLoader, runtime: Runtime) -> Config:
-    if not config.train.epochs:
+    """The settings, of which train.epochs decides train.steps."""
+    train = config.train
+    if not train.epochs:
         return config
-    batches = len(loader.epoch(0))
-    steps = batches / (config.train.accumulate * runtime.processes.world_size)
-    return replace(config, train=config.train.with_epoch_of(steps))
+    epoch = len(loader.epoch(0)) / (train.accumulate * runtime.processes.world_size)  # steps
+    return replace(config, train=replace(train, steps=max(1, math.ceil(train.epochs * epoch - 1e-9))))
 
 
 def late_warmup(config: Config) -> Iterator[str]:

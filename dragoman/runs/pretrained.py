@@ -15,9 +15,9 @@ from dragoman.base import config as settings
 from dragoman.data import Corpus
 from dragoman.models import Encoder, EncoderDecoderConfig
 from dragoman.models.encoders import TorchvisionConfig, trunk_of
-from dragoman.runs.folder import IMPORTED, Run, licence_of
+from dragoman.runs.folder import IMPORTED, Run, import_record
 from dragoman.runs.tasks.config import Config
-from dragoman.training import EMBEDDING_TABLES, TransferReport, all_named_weights, load_parts, load_whole_model
+from dragoman.training import EMBEDDING_TABLES, TransferReport, load_run
 
 # Settings that do not change the meaning of a weight, though they may change how many there are.
 HARMLESS = re.compile(r"dropout$|layers$|max_positions$")
@@ -71,7 +71,7 @@ def teachers(config: Config, corpus: Corpus) -> list[Run]:
 def keep_licence(config: Config, folder: Path) -> None:
     """A run that starts from an imported model keeps its licence."""
     start = config.train.pretrained
-    if start is not None and licence_of(start.run):
+    if start is not None and import_record(start.run).get("licence"):
         copy_into((Path(start.run) / IMPORTED).resolve(), folder / IMPORTED)
 
 
@@ -93,12 +93,10 @@ def load_start_run(config: Config, model: nn.Module, corpus: Corpus) -> Transfer
     start = config.train.pretrained
     assert start is not None
     run = Run(start.run)
-    theirs, ours = run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer)
-    weights = all_named_weights(run.model(torch.device("cpu")))
     same_kind = run.config.task == config.task and type(run.config.model) is type(config.model)
-    if isinstance(config.train.start_from, str) and same_kind:
-        return load_whole_model(model, weights, theirs, ours, start.run)
-    return load_parts(model, weights, theirs, ours, start)
+    whole = same_kind and isinstance(config.train.start_from, str)
+    ours = corpus.source_tokenizer, corpus.target_tokenizer
+    return load_run(model, run.model(torch.device("cpu")), run.tokenizers(), ours, start, whole)
 
 
 def settings_mismatch(config: Config, report: TransferReport) -> str:

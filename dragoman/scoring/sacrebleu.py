@@ -69,12 +69,17 @@ def without_spaces(references: References) -> bool:
     return 2 * len(SPACELESS.findall(text)) > sum(character.isalnum() for character in text) > 0
 
 
+def smoothed_precisions(matches: FloatArray, totals: FloatArray) -> FloatArray:
+    """The precision of each order, with exponential smoothing of empty matches (Chen and Cherry 2014, method 3)."""
+    halvings = 2.0 ** np.cumsum(matches == 0, axis=-1)
+    return np.asarray(np.where(matches > 0, matches, 1 / halvings) / np.maximum(totals, 1))
+
+
 def combine_bleu(sums: FloatArray) -> FloatArray:
-    """BLEU (Papineni et al. 2002) with exponential smoothing of empty matches (Chen and Cherry 2014, method 3)."""
+    """BLEU (Papineni et al. 2002)."""
     hypothesis_length, reference_length = sums[..., 0], sums[..., 1]
     matches, totals = sums[..., 2 : 2 + MAX_ORDER], sums[..., 2 + MAX_ORDER :]
-    halvings = 2.0 ** np.cumsum(matches == 0, axis=-1)
-    precisions = np.where(matches > 0, matches, 1 / halvings) / np.maximum(totals, 1)
+    precisions = smoothed_precisions(matches, totals)
     brevity = np.minimum(0.0, 1 - reference_length / np.maximum(hypothesis_length, 1))  # log of the brevity penalty
     score = 100 * np.exp(brevity + np.log(precisions).mean(axis=-1))
     return np.where((matches > 0).any(axis=-1) & (totals > 0).all(axis=-1), score, 0.0)
@@ -84,8 +89,7 @@ def bleu_terms(sums: FloatArray) -> dict[str, Any]:
     """What BLEU is made of, from summed statistics: the precision of each order is smoothed where nothing matches."""
     output, reference = int(sums[0]), int(sums[1])
     matches, totals = sums[2 : 2 + MAX_ORDER], sums[2 + MAX_ORDER :]
-    halvings = 2.0 ** np.cumsum(matches == 0)
-    precisions = np.where(matches > 0, matches, 1 / halvings) / np.maximum(totals, 1)
+    precisions = smoothed_precisions(matches, totals)
     return {
         "precisions": np.where((totals > 0) & (matches > 0).any(), precisions, 0.0).tolist(),
         "matches": matches.astype(int).tolist(),

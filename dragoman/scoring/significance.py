@@ -114,12 +114,11 @@ class LossComparison(NamedTuple):
     rise: float  # with a confidence of 95 % the loss has risen by this or more; negative where it may have fallen
 
 
-def compare_losses(
-    before: FloatArray, after: FloatArray, tokens: FloatArray, draws: int = DEFAULT_DRAWS, seed: int = 1
-) -> LossComparison:
+def compare_losses(before: FloatArray, after: FloatArray, tokens: FloatArray) -> LossComparison:
     """Compare the losses of two systems, given as sums over the tokens of each segment."""
-    first, second, size = np.stack([before, after, tokens], axis=1).sum(axis=0)
-    drawn = bootstrap_sums(np.stack([before, after, tokens], axis=1), draws, seed)
+    rows = np.stack([before, after, tokens], axis=1)
+    first, second, size = rows.sum(axis=0)
+    drawn = bootstrap_sums(rows)
     losses, others = drawn[:, 0] / drawn[:, 2], drawn[:, 1] / drawn[:, 2]
     p = paired_bootstrap(others, losses, (second - first) / size)
     return LossComparison(first / size, second / size, p, float(np.quantile(others - losses, 0.05)))
@@ -157,7 +156,6 @@ def compare_to_baseline(
     sources: Sequence[str] | None = None,
     draws: int = DEFAULT_DRAWS,
     seed: int = 1,
-    confidence: float = 0.95,
 ) -> list[SystemScore]:
     """The scores of every system by every metric, each compared with the first system, the baseline."""
     counts = [
@@ -187,5 +185,5 @@ def compare_to_baseline(
                     paired_bootstrap(own_draws, baseline, difference),
                     approximate_randomisation(metric, own.rows, counts[0][name].rows, exchanged[number][name]),
                 )
-            scores.append(SystemScore(name, system, score, interval(own_draws, confidence), versus, own.signature))
+            scores.append(SystemScore(name, system, score, interval(own_draws), versus, own.signature))
     return scores

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from dragoman.base.config import Range, Share, Size, SizeOrNone, setting
@@ -202,10 +201,6 @@ class TrainConfig:
         if isinstance(self.start_from, str):
             return StartFromConfig(self.start_from) if self.start_from else None
         return self.start_from
-
-    def with_epoch_of(self, steps: float) -> TrainConfig:
-        """With train.epochs, train.steps for an epoch of so many steps; otherwise unchanged."""
-        return replace(self, steps=max(1, math.ceil(self.epochs * steps - 1e-9))) if self.epochs else self
 
     def problems(self) -> Iterator[str]:
         if isinstance(self.start_from, StartFromConfig) and not self.start_from.run:

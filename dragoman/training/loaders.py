@@ -83,6 +83,15 @@ class SampledLoader(BatchLoader):
         return read_batch(store, rows, plan)
 
 
+def example_loader(corpus: Corpus, config: TrainConfig, softmax: Any = None) -> BatchLoader:
+    """Batches of examples; `softmax` are the settings of the model's, of which some compares the words of a part."""
+    if corpus.has_dropout:
+        return SampledLoader(corpus, config)
+    if softmax is None or softmax.kind != "partitioned":
+        return BatchLoader(corpus, config)
+    return BatchLoader(corpus, config, VocabularyParts(corpus.train.target, len(corpus.target_tokenizer), softmax.size))
+
+
 def check_streams(corpus: Corpus, streams: int, config: TrainConfig) -> None:
     """Raise DataError if there are more parallel streams than training tokens."""
     count = corpus.report["train"]["target_tokens"]

@@ -25,11 +25,11 @@ from dragoman.training.checkpoints import TrainingState, unfinished, write_tenso
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import duration
 from dragoman.training.loaders import BatchLoader
-from dragoman.training.metrics_log import DivergenceDetector, MetricsLog
+from dragoman.training.metrics_log import DivergenceDetector, MetricsLog, tensorboard_writer
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
-from dragoman.training.runtime import Runtime, side_stream
-from dragoman.training.sharding import are_finite
+from dragoman.training.runtime import Runtime, side_stream, use_bfloat16
+from dragoman.training.sharding import are_finite, check_sharding
 from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
 from dragoman.training.trained_weights import freeze
@@ -41,6 +41,14 @@ WEIGHTS = "weights.safetensors"
 PAUSES = 0.2  # share of train.minutes that validations and checkpoints may take, but for the last validation
 FIRST_STEPS = 10  # of a process, which also compile kernels and capture graphs
 PREVIEW_AFTER, PREVIEW_STEPS = 90.0, 5  # a preview comes after so many seconds and steps, if validation is as far off
+
+
+def check_machine(config: TrainConfig, runtime: Runtime) -> None:
+    """Refuse settings that this machine, its processes or its packages cannot train with."""
+    use_bfloat16(config.precision, runtime.device)
+    check_sharding(config, runtime.processes.world_size)
+    if config.tensorboard:
+        tensorboard_writer()
 
 
 class Trainer:

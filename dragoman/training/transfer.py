@@ -20,9 +20,9 @@ from dragoman.base import ConfigError, DataError, RunError, hint
 from dragoman.data import SourceReader, read_word_vectors
 from dragoman.data.tokenizers import SPECIALS, Tokenizer
 from dragoman.models.layers import token_tables
-from dragoman.training.config import ALL, StartFromConfig, VectorsConfig
+from dragoman.training.config import ALL, StartFromConfig, TrainConfig, VectorsConfig
 from dragoman.training.optimizer import load_weights
-from dragoman.training.trained_weights import abbreviated, is_matched, top_modules
+from dragoman.training.trained_weights import abbreviated, freeze, is_matched, rate_factors, top_modules
 
 Tokenizers = tuple[SourceReader, Tokenizer]  # source and target
 SIDES = ("source", "target")
@@ -41,6 +41,14 @@ def vector_tables(config: VectorsConfig, model: nn.Module) -> Iterator[tuple[str
             if not tables:
                 raise ConfigError(f"train.vectors.{side}: this model has no embeddings of {side} words")
             yield tables[0]
+
+
+def freeze_weights(model: nn.Module, config: TrainConfig) -> None:
+    """Exclude weights from training as the settings say; an error for a name or a rate of weights that do not exist."""
+    vectors = config.vectors
+    tables = [name for _, name, _ in vector_tables(vectors, model)] if vectors.frozen else []
+    freeze(model, [*config.freeze, *tables])
+    rate_factors(model, config.rates)
 
 
 class VocabularyPair(NamedTuple):
@@ -196,6 +204,16 @@ def check_part(
     raise ConfigError(
         f"{place}: {part!r} of {run} ({theirs_shown}) has no name in common with this model ({ours_shown})"
     )
+
+
+def load_run(
+    model: nn.Module, other: nn.Module, theirs: Tokenizers, ours: Tokenizers, start: StartFromConfig, whole: bool
+) -> TransferReport:
+    """Load the weights of the model of another run: of the `whole` model, or of parts of it."""
+    weights = all_named_weights(other)
+    if whole:
+        return load_whole_model(model, weights, theirs, ours, start.run)
+    return load_parts(model, weights, theirs, ours, start)
 
 
 def load_whole_model(

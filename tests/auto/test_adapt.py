@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.auto.adaptation import adapted_table, filter_corrections, read_corrections
+from dragoman.auto.adaptation import adapted_table, read_corrections
 from dragoman.auto.judgement import Judgement, largest_loss
 from dragoman.base.errors import ConfigError, DataError, RunError
+from dragoman.data.cleaning.cleaner import filter_pairs
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import ReadOptions
 from dragoman.documents.registry import open_document
@@ -196,11 +197,11 @@ def test_corrections_are_filtered(inside: TrainedFolder) -> None:
         pair("we all go home now", "we all go home now", 7),
         pair("a big tree", "большое дерево", 8),
     ]
-    kept, report = filter_corrections(items, usual)
+    kept, report = filter_pairs(items, usual)
     assert [example.line for example in kept] == [1, 4]
     assert set(report.rejected) == {"duplicate", "contradiction", "repetition", "ratio", "copy", "script"}
     same = [pair(f"go to {word} right now", f"go to {word} right now", 1) for word in words(50)]
-    kept, _ = filter_corrections(items[6:7], same)  # a run whose targets mostly are the sources
+    kept, _ = filter_pairs(items[6:7], same)  # a run whose targets mostly are the sources
     assert len(kept) == 1
 
 

@@ -29,7 +29,7 @@ from dragoman.inference.load import load_predictor, load_run
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.layers.config import RelativeBiasConfig
 from dragoman.runs import Run
-from dragoman.runs.folder import licence_of
+from dragoman.runs.folder import import_record
 from tests.conftest import call
 from tests.exchange.families import BUILDERS
 
@@ -226,7 +226,7 @@ def test_a_fine_tuned_run_keeps_the_licence_of_an_imported_one(tmp_path: Path) -
         "train", tmp_path / "pairs.tsv", "--run", tmp_path / "tuned", f"train.start_from={tmp_path / 'run'}", *options
     )
     assert started.code == 0, started.err
-    assert licence_of(tmp_path / "tuned") == "cc-by-4.0"
+    assert import_record(tmp_path / "tuned")["licence"] == "cc-by-4.0"
     theirs, ours = (Run(tmp_path / name).config.model for name in ("run", "tuned"))
     assert theirs.encoder == ours.encoder
 

@@ -14,7 +14,6 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.searches import limits_of
 from tests.web.javascript import run_javascript
 
 SOURCES, VOCABULARY, LENGTHS = 12, 9, 14
@@ -94,7 +93,7 @@ def test_beam_search_equals_the_one_in_torch(tmp_path: Path, sharpness: float) -
     found = run_javascript("search", SEARCH, data | {"cases": cases, "table": table}, tmp_path)
     lengths = torch.tensor([2 + number % 4 for number in range(SOURCES)])
     for (config, n_best), outputs in zip(SETTINGS, found, strict=True):
-        limits = limits_of(lengths, config, 1.3, 16)
+        limits = config.limit(lengths, 1.3).clamp(max=16)
         state = TableState(torch.arange(SOURCES))
         expected = beam_search(step, state, limits, BeamOptions.of(config, n_best), Scorer.from_config(config))
         for mine, theirs in zip(outputs, expected, strict=True):

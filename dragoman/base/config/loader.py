@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from dragoman.base.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.base.config.toml_text import TomlTable, either, join_place, one_of, shown
-from dragoman.base.errors import ConfigError, broken_note, hint, nearest
+from dragoman.base.errors import ConfigError, broken_note, hint, nearest, suggestion
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -188,8 +188,7 @@ def wrong(value: object, words: str, choices: Iterable[str] = ()) -> str:
     """A "found …, expected …" message with the nearest valid choice, or with the type of the value."""
     choices = list(choices)
     if isinstance(value, str) and choices:
-        match = nearest(value, choices)
-        return f"found {shown(value)}, expected {words}" + (f". Did you mean '{match}'?" if match else "")
+        return f"found {shown(value)}, expected {words}{suggestion(value, choices)}"
     text = shown(value)
     if isinstance(value, Mapping | list | tuple):
         text = "a table" if isinstance(value, Mapping) else "a list"
@@ -213,8 +212,7 @@ def read_toml(path: str | Path) -> TomlTable:
         data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except FileNotFoundError:
         names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        match = nearest(path.name, names)
-        raise ConfigError(f"{path}: no such file." + (f" Did you mean '{match}'?" if match else "")) from None
+        raise ConfigError(f"{path}: no such file{suggestion(path.name, names) or '.'}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if long_key := _LONG_KEY.search(data):

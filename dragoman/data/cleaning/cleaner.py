@@ -26,6 +26,7 @@ from dragoman.data.readers.pairs import pair_line, read_pairs
 
 PROFILED = 50_000  # pairs that say what is usual
 EXAMPLES = 3  # shown of each rule
+MISTAKEN = 0.01  # a rule that rejects more of the usual pairs says nothing about others
 Read = Callable[[], Iterator[Example | Fault]]  # starts again at each call
 
 
@@ -157,6 +158,30 @@ def judge(
         if not rule and index in alike:
             rule, reason = "near-duplicate", f"like pair {alike[index] + 1}"
         yield Verdict(item, rule, reason)
+
+
+def filter_pairs(items: Sequence[Example | Fault], usual: Sequence[Example]) -> tuple[list[Example], Report]:
+    """The pairs that pass the rules and that no later pair contradicts, and a report of the others.
+
+    What is usual are other pairs than these, which may be few, or sent by strangers. A rule that rejects usual pairs
+    says nothing: pairs that correct spelling, say, have sources as targets.
+    """
+    profile, settings = Profile(), Settings()
+    for example in usual:
+        profile.add(example.source, example.references[0])
+
+    def accepts_usual(rule: Rule) -> bool:
+        check = rule.build(profile, settings)
+        rejected = sum(bool(check(example.source, example.references[0])) for example in usual) if check else 0
+        return rejected <= MISTAKEN * len(usual)
+
+    rules = [rule for rule in chosen_rules(("contradiction",), ()) if accepts_usual(rule)]
+    report, kept = Report(rules), []
+    for verdict in judge(lambda: iter(items), rules, settings, lambda doing, count: None, profile):
+        report.add(verdict)
+        if not verdict.rule and isinstance(verdict.item, Example):
+            kept.append(verdict.item)
+    return kept, report
 
 
 def text_hash(*sides: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
@@ -16,6 +16,9 @@ from dragoman.data.tokenizers.labels import UnknownLabelError
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.data.tokenizers.pair_codec import PairCodec
+
+if TYPE_CHECKING:
+    from dragoman.data.collate import ColumnCollator
 
 Row = tuple[list[Any], list[Any]]  # source and target of an example as a store keeps them
 TokenizerPair = tuple[SourceReader, Tokenizer]  # of source and target
@@ -96,6 +99,13 @@ class ExampleFormat(ABC):
     def codec(self, source: SourceReader, target: Tokenizer) -> PairCodec:
         """How texts become the rows of these tokenizers, and outputs become text."""
         return PairCodec(source, target)
+
+    @property
+    def target_collator(self) -> ColumnCollator:
+        """How target rows become a tensor."""
+        from dragoman.data.collate import TokenCollator  # torch
+
+        return TokenCollator()
 
     def fits(self, row: Row, max_length: int) -> bool:
         return len(row[0]) <= max_length

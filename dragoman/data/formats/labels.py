@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.base import ConfigError, DataError
 from dragoman.data.config import DataConfig, TokenizersConfig
@@ -26,11 +26,20 @@ from dragoman.data.tokenizers.base import PAIR_DELIMITER, TextPairTokenizer, Tok
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig, number_error, series_shape
 
+if TYPE_CHECKING:
+    from dragoman.data.collate import ColumnCollator
+
 TAG_END = "@"  # "sil@0.35": the frames up to 0.35 seconds
 
 
 class LabelTarget(ExampleFormat):
     """The target is a label."""
+
+    @property
+    def target_collator(self) -> ColumnCollator:
+        from dragoman.data.collate import ScalarCollator
+
+        return ScalarCollator()
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
         return LabelVocabulary.of(text.strip() for text in targets(examples, "learning labels"))
@@ -44,6 +53,14 @@ class LabelTarget(ExampleFormat):
 
 class NumberTarget(ExampleFormat):
     """The target are numbers, as many in every example."""
+
+    @property
+    def target_collator(self) -> ColumnCollator:
+        import torch
+
+        from dragoman.data.collate import ScalarCollator
+
+        return ScalarCollator(torch.float32)
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
         items = super().read(config, entry, several_references)  # type: ignore[safe-super]
@@ -105,6 +122,12 @@ def check_shape(text: str, scaler: Any, location: str) -> None:
 
 class TagTarget(ExampleFormat):
     """The target are tags. A row holds the n tags, then the n positions of what they belong to in the source."""
+
+    @property
+    def target_collator(self) -> ColumnCollator:
+        from dragoman.data.collate import TagCollator
+
+        return TagCollator()
 
     def target_count(self, row: Row) -> int:
         return len(row[1]) // 2
@@ -331,6 +354,13 @@ class MediaTagFormat(TagTarget, MediaFormat):
 
     def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         return {**super().column_dtypes(source, target, max_length), "target": "uint32"}
+
+
+# What a label, numbers and tags are given for: texts, series of numbers, or media files.
+LABELS = (LabelFormat(), SeriesLabelFormat(), MediaLabelFormat())
+NUMBERS = (NumberFormat(), SeriesFormat(), MediaNumberFormat())
+TAGS = (TagFormat(), SeriesTagFormat(), MediaTagFormat())
+SERIES_WITH_GAPS = SeriesFormat(missing=True)
 
 
 def frame_tags(text: str, frames: int, config: Any) -> list[str] | str:

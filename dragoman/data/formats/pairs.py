@@ -19,8 +19,8 @@ from dragoman.data.store import COPIES
 from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer, split_features
 from dragoman.data.tokenizers.context import Context
-from dragoman.data.tokenizers.load import train_tokenizer
-from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
+from dragoman.data.tokenizers.load import RunTokenizerConfig, train_tokenizer
+from dragoman.data.tokenizers.pair_codec import COPYABLE, MAX_COPIES, PairCodec, copying_codec
 
 SHORTEST = 3  # letters of a run that is taken for a piece of the stem
 SharedRun = tuple[int, int, int]  # beginning in the stem, beginning in the target, length
@@ -117,13 +117,19 @@ PAIR_FORMAT: ExampleFormat = PairFormat()
 COPY_FORMAT: ExampleFormat = CopyFormat()
 
 
+def pair_format(tokenizers: TokenizersConfig, copies: bool) -> ExampleFormat:
+    """The format of pairs for these tokenizers; `copies`: for a model that copies words."""
+    kinds = {side.kind for side in (tokenizers.source, tokenizers.target) if side is not None}
+    return COPY_FORMAT if copies and kinds <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
+
+
 def shared_runs(stem: str, target: str) -> list[SharedRun]:
     """The runs of `SHORTEST` or more letters that both texts have, in the same order."""
     blocks = SequenceMatcher(None, stem, target, autojunk=False).get_matching_blocks()
     return [(block.a, block.b, block.size) for block in blocks if block.size >= SHORTEST]
 
 
-def hallucinate(examples: Iterable[Example], count: int, marks: str = "", seed: int = 1) -> Iterator[Example]:
+def hallucinate(examples: Iterable[Example], count: int, marks: str = "") -> Iterator[Example]:
     """`count` made-up examples, each from a random one of these; none if no example has a stem.
 
     Data hallucination (Anastasopoulos and Neubig 2019): a run of three or more letters that source and target share is
@@ -141,7 +147,7 @@ def hallucinate(examples: Iterable[Example], count: int, marks: str = "", seed: 
                 for letter in filter(str.isalpha, stem[start : start + size]):
                     letters[letter.isupper()].add(letter)
     alphabets = {case: sorted(seen) for case, seen in letters.items()}
-    draw = random.Random(seed)
+    draw = random.Random(1)
     for _ in range(count if usable else 0):
         example, runs = draw.choice(usable)
         source, target = list(example.source), list(example.references[0])

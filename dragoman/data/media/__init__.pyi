@@ -7,11 +7,10 @@ from dragoman.data.media.feature_extractor import MEDIA_CONFIGS as MEDIA_CONFIGS
 from dragoman.data.media.feature_extractor import FeatureExtractor as FeatureExtractor
 from dragoman.data.media.feature_extractor import MediaConfig as MediaConfig
 from dragoman.data.media.feature_extractor import extractor_of as extractor_of
-from dragoman.data.media.files import AUDIO_SUFFIXES as AUDIO_SUFFIXES
-from dragoman.data.media.files import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from dragoman.data.media.files import MediaError as MediaError
 from dragoman.data.media.files import check_media_folder as check_media_folder
 from dragoman.data.media.files import is_media as is_media
+from dragoman.data.media.files import kind_by_name as kind_by_name
 from dragoman.data.media.files import read_bytes as read_bytes
 from dragoman.data.media.images import COLOURS as COLOURS
 from dragoman.data.media.images import LineImageConfig as LineImageConfig

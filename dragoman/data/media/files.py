@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
-from dragoman.base import DataError, nearest
+from dragoman.base import DataError, suggestion
 from dragoman.data.examples import Fault, FaultKind
 from dragoman.data.readers.base import READERS, compression_of
 
@@ -30,6 +30,12 @@ _DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError,
 MAX_FILE_BYTES = 256 << 20  # of one media file
 MAX_HEADER_BYTES = 1 << 20  # of a long name or of other data about a member
 MAX_NAMES = 100_000_000  # characters of all names and their ends in an archive
+
+
+def kind_by_name(name: str) -> str:
+    """ "audio" or "picture" by the suffix of a file; else empty."""
+    name = name.lower()
+    return "audio" if name.endswith(AUDIO_SUFFIXES) else "picture" if name.endswith(IMAGE_SUFFIXES) else ""
 
 
 class MediaError(DataError):
@@ -160,9 +166,8 @@ def _member_name(path: str) -> str:
     names = members(archive)
     name = "/".join(PurePosixPath(name).parts)
     if name not in names:
-        match = nearest(name, names)
-        suggestion = f". Did you mean '{match}'?" if match else ""
-        raise MediaError(path, "missing-file", f"found no such member among those of the archive{suggestion}")
+        found = f"found no such member among those of the archive{suggestion(name, names)}"
+        raise MediaError(path, "missing-file", found)
     member = names[name]
     if member is None:
         raise MediaError(path, "missing-file", "several members end so, expected the folder too")
@@ -356,7 +361,7 @@ def media_kind(suffixes: tuple[str, ...]) -> str:
 def is_media(path: str | Path) -> bool:
     """Whether a path names media (a file, a folder, an archive or a member of one) rather than a list of paths."""
     is_container = ARCHIVE_SEPARATOR in str(path) or Path(path).is_dir() or is_archive(path)
-    return is_container or str(path).lower().endswith((*AUDIO_SUFFIXES, *IMAGE_SUFFIXES)) or _is_binary(Path(path))
+    return is_container or bool(kind_by_name(str(path))) or _is_binary(Path(path))
 
 
 def _is_binary(path: Path) -> bool:

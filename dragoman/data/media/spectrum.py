@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _BLOCK_PRODUCTS = 1 << 20  # of a convolution
+ZEROS = 16  # of the sinc on either side: more make the filter steeper
 WHISPER_RANGE = 8.0  # powers of ten below the loudest energy of a recording
 
 
-def resample_audio(samples: Tensor, old_rate: int, new_rate: int, zeros: int = 16) -> Tensor:
+def resample_audio(samples: Tensor, old_rate: int, new_rate: int) -> Tensor:
     """Samples (n,) at another rate, by a Hann-windowed sinc; removes frequencies above half the lower rate.
 
     Output sample k·new + j is at input time k·old + j·old/new: one kernel for each phase j, moved by `old` samples. The
@@ -24,7 +25,7 @@ def resample_audio(samples: Tensor, old_rate: int, new_rate: int, zeros: int = 1
     shared = math.gcd(old_rate, new_rate)
     old, new = old_rate // shared, new_rate // shared
     cutoff = min(old, new) * 0.97  # a little below the limit, since no filter is infinitely steep
-    reach = math.ceil(zeros * old / cutoff)  # samples to either side
+    reach = math.ceil(ZEROS * old / cutoff)  # samples to either side
     steps = len(samples) // old + 1
     padded = F.pad(samples, (reach, reach + 2 * old))
     out = samples.new_empty(steps, new)
@@ -34,7 +35,7 @@ def resample_audio(samples: Tensor, old_rate: int, new_rate: int, zeros: int = 1
         start, end = first * old // new, int(phases[-1]) * old // new + 1  # the samples at the times of these phases
         inputs = torch.arange(start - reach, end + reach, dtype=torch.float64) / old
         times = (inputs - phases[:, None] / new) * cutoff  # (phases, 2·reach + end − start)
-        window = torch.cos(times.clamp(-zeros, zeros) * math.pi / zeros / 2) ** 2
+        window = torch.cos(times.clamp(-ZEROS, ZEROS) * math.pi / ZEROS / 2) ** 2
         kernels = (torch.sinc(times) * window * cutoff / old).t()
         block = max(1, _BLOCK_PRODUCTS // len(kernels))  # steps
         for step in range(0, steps, block):

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 
-from dragoman.base import ConfigError, nearest
+from dragoman.base import ConfigError, suggestion
 from dragoman.data.examples import Example, Fault, FaultError
 from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import (
@@ -198,10 +198,8 @@ def chosen_columns(path: Path, columns: tuple[str, ...], names: list[str] | None
         elif names is None:
             raise ConfigError(f"columns: found '{column}' for {path}, expected column numbers from 1")
         else:
-            match = nearest(column, names)
-            suggestion = f" Did you mean '{match}'?" if match else ""
-            found = ", ".join(names) or "no names"
-            raise ConfigError(f"columns: found '{column}', but the first line of {path} has {found}.{suggestion}")
+            found = (", ".join(names) or "no names") + (suggestion(column, names) or ".")
+            raise ConfigError(f"columns: found '{column}', but the first line of {path} has {found}")
     return tuple(numbers)
 
 

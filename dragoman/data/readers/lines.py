@@ -15,7 +15,7 @@ from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from dragoman.base import DataError, MissingExtraError, nearest
+from dragoman.base import DataError, MissingExtraError, suggestion
 from dragoman.data.examples import Example, Fault, FaultError, normalise
 from dragoman.data.readers.base import READERS, LineSpan, Reader, ReadOptions, ShardRow, SourceRow, compression_of
 
@@ -114,10 +114,10 @@ def check_file(path: Path) -> None:
             raise DataError(f"{path}: the symbolic link leads to no file")
         if not path.parent.is_dir():
             raise DataError(f"{path}: no such file; the folder '{path.parent}' does not exist")
-        match = nearest(path.name, (other.name for other in path.parent.iterdir()))
+        match = suggestion(path.name, (other.name for other in path.parent.iterdir()))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    raise DataError(f"{path}: no such file." + (f" Did you mean '{match}'?" if match else ""))
+    raise DataError(f"{path}: no such file{match or '.'}")
 
 
 def zstandard() -> Any:

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.base import DataError, cache_home, digest, nearest
+from dragoman.base import DataError, cache_home, digest, suggestion
 from dragoman.base.config import override
 from dragoman.data.examples import Example, Fault, FaultError, Pairs
-from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
+from dragoman.data.media.files import kind_by_name
 from dragoman.data.readers.base import ReadOptions, SourceRow, column_names
 from dragoman.data.readers.records import FIELDS, source_text
 
@@ -172,9 +172,8 @@ def _fields(
     shown = ", ".join(f"'{name}'" for name in record) or "none"
     for column in columns:
         if column not in record:
-            match = nearest(column, [str(name) for name in record])
-            suggestion = f". Did you mean '{match}'?" if match else ""
-            raise DataError(f"data: row 1: found the fields {shown}, expected '{column}'{suggestion}")
+            match = suggestion(column, map(str, record))
+            raise DataError(f"data: row 1: found the fields {shown}, expected '{column}'{match}")
     if columns:
         return columns
     for names in (usual, FIELDS):
@@ -221,8 +220,8 @@ def _json_value(value: Any, number: int, field: str) -> Any:
 
 def _media_path(value: Any) -> Any:
     """A name of a recording or picture in the current folder as a full path: the file of rows lies elsewhere."""
-    media = isinstance(value, str) and value.lower().endswith((*AUDIO_SUFFIXES, *IMAGE_SUFFIXES))
-    return str(Path(value).absolute()) if media and Path(value).is_file() else value
+    media = isinstance(value, str) and kind_by_name(value) and Path(value).is_file()
+    return str(Path(value).absolute()) if media else value
 
 
 def _in_memory(item: Example | Fault) -> Example | Fault:

@@ -34,7 +34,6 @@ from dragoman.data.tokenizers.numbers import NumbersConfig as NumbersConfig
 from dragoman.data.tokenizers.numbers import number_error as number_error
 from dragoman.data.tokenizers.numbers import parse_steps as parse_steps
 from dragoman.data.tokenizers.numbers import series_shape as series_shape
-from dragoman.data.tokenizers.pair_codec import COPYABLE as COPYABLE
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES as MAX_COPIES
 from dragoman.data.tokenizers.pair_codec import PairCodec as PairCodec
 from dragoman.data.tokenizers.subwords import TAG as TAG

@@ -243,5 +243,5 @@ def settings_json(kind: str, config: DataclassInstance, fingerprint: str, **more
     return json.dumps({"kind": kind, **asdict(config), "fingerprint": fingerprint, **more}, indent=2) + "\n"
 
 
-def content_hash(content: dict[str, Any]) -> str:
+def content_hash(content: dict[str, Any] | list[Any]) -> str:
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode("ascii"), digest_size=16).hexdigest()

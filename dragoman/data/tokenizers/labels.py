@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dragoman.base import DataError, nearest
+from dragoman.base import DataError, suggestion
 from dragoman.data.tokenizers.base import Tokenizer, content_hash
 
 
@@ -47,12 +47,9 @@ class LabelVocabulary(Tokenizer):
         """The id of a label; raises UnknownLabelError for a label that the training data do not have."""
         index = self._ids.get(label)
         if index is None:
-            match = nearest(label, self.names)
             shown = ", ".join(self.names[:12]) + (", …" if len(self.names) > 12 else "")
-            suggestion = f". Did you mean '{match}'?" if match else ""
-            raise UnknownLabelError(
-                f"found the label '{label}', expected one of the training data ({shown}){suggestion}"
-            )
+            known = f"expected one of the training data ({shown}){suggestion(label, self.names)}"
+            raise UnknownLabelError(f"found the label '{label}', {known}")
         return index
 
     def encode(self, text: str) -> list[int]:

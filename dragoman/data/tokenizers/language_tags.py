@@ -6,14 +6,12 @@ tokenizer; its id follows the learned vocabulary. The target vocabulary has no t
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 
-from dragoman.base import ConfigError, DataError, nearest
+from dragoman.base import ConfigError, DataError, suggestion
 from dragoman.data.source_reader import SourceReader, Span
-from dragoman.data.tokenizers.base import WrappedTokenizer
+from dragoman.data.tokenizers.base import WrappedTokenizer, content_hash
 
 TAG_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _LEADING_TAG = re.compile(rf"<2({TAG_NAME.pattern})> ")
@@ -59,9 +57,7 @@ def ensure_tag(text: str, tag: str | None, tags: Sequence[str], location: str) -
 
 
 def _expected(tag: str, tags: Sequence[str]) -> str:
-    match = nearest(str(tag), tags)
-    one_of = "one of " if len(tags) > 1 else ""
-    return f"expected {one_of}{', '.join(tags)}" + (f". Did you mean '{match}'?" if match else "")
+    return f"expected {'one of ' if len(tags) > 1 else ''}{', '.join(tags)}{suggestion(str(tag), tags)}"
 
 
 class LanguageTagTokenizer(WrappedTokenizer):
@@ -100,5 +96,4 @@ class LanguageTagTokenizer(WrappedTokenizer):
         return [(0, front), *spans] if tag else spans
 
     def fingerprint(self) -> str:
-        content = json.dumps([self.inner.fingerprint(), self.tags])
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return content_hash([self.inner.fingerprint(), self.tags])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -98,82 +97,63 @@ class AllowedOutputs(ListedConstraint):
 
 
 class ForbiddenTexts(Constraint):
-    """No text occurs more often than its maximum (0 by default), however the output is split into tokens.
+    """No text occurs, however the output is split into tokens.
 
-    A state is (context of the next token, node of the Aho-Corasick automaton over bytes, count of each text).
+    A state is (context of the next token, node of the Aho-Corasick automaton over bytes).
     """
 
-    def __init__(self, token_bytes: TokenBytes, texts: Sequence[str], max_counts: Sequence[int] | None = None) -> None:
+    def __init__(self, token_bytes: TokenBytes, texts: Sequence[str]) -> None:
         self.token_bytes = token_bytes
         self.sequences = [text.encode("utf-8", "replace") for text in texts]
         assert all(self.sequences), "the empty text occurs everywhere and cannot be forbidden"
         self.matcher = AhoCorasick(self.sequences)
-        self.max_counts = tuple(max_counts or [0] * len(texts))
-        self.start = (START, 0, (0,) * len(texts))
+        self.start = (START, 0)
         # The context that most tokens leave.
         self.usual_context = INSIDE if sum(token_bytes.next_context) * 2 > len(token_bytes) else START
-        self._containing: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-        self._forbidden: dict[AutomatonState, list[int]] = {}
+        self._containing: dict[int, list[int]] = {}  # by context
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        context, node, counts = state
+        context, node = state
         for byte in self.token_bytes.texts[token][context]:
             node = self.matcher.next_node(node, byte)
-            if matches := self.matcher.ends[node]:
-                counts = tuple(count + matches.count(index) for index, count in enumerate(counts))
-                if any(count > maximum for count, maximum in zip(counts, self.max_counts, strict=True)):
-                    return None
-        return self.token_bytes.next_context[token], node, counts
+            if self.matcher.ends[node]:
+                return None
+        return self.token_bytes.next_context[token], node
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
-        return (self.usual_context, 0, state[2])
+        return (self.usual_context, 0)
 
     def forbidden_tokens(self, state: AutomatonState) -> Collection[int]:
-        """Tokens that contain a whole text too often, whatever comes before them."""
-        context, _, counts = state
-        if (context, counts) not in self._forbidden:
-            self._forbidden[context, counts] = [
-                token
-                for token, times in self._tokens_containing(context)
-                if any(
-                    count + more > maximum for count, more, maximum in zip(counts, times, self.max_counts, strict=True)
-                )
-            ]
-        return self._forbidden[context, counts]
-
-    def _tokens_containing(self, context: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Tokens that contain a whole text, and how often they contain each text."""
+        """Tokens that contain a whole text, whatever comes before them."""
+        context = state[0]
         if context not in self._containing:
             tokens_with, texts = self.token_bytes.tokens_with_byte[context], self.token_bytes.texts
             tokens: dict[int, None] = {}
             for sequence in self.sequences:
                 rarest = min((tokens_with.get(byte, []) for byte in sequence), key=len)
                 tokens |= dict.fromkeys(token for token in rarest if sequence in texts[token][context])
-            self._containing[context] = [
-                (token, tuple(texts[token][context].count(sequence) for sequence in self.sequences)) for token in tokens
-            ]
+            self._containing[context] = list(tokens)
         return self._containing[context]
 
 
 class RequiredPhrases(Constraint):
-    """Every phrase occurs at least a number of times, in one of its tokenizations.
+    """Every phrase occurs, in one of its tokenizations.
 
-    A state is (node of the Aho-Corasick automaton over tokens, count of each phrase), or () when all are written.
+    A state is (node of the Aho-Corasick automaton over tokens, phrases that are written), or () when all are.
     """
 
     may_block_end = True
 
-    def __init__(self, phrases: Sequence[Sequence[tuple[int, ...]]], times: Sequence[int] | None = None) -> None:
-        """Each phrase is given by its tokenizations, `times` how often each phrase must occur (once by default)."""
+    def __init__(self, phrases: Sequence[Sequence[tuple[int, ...]]]) -> None:
+        """Each phrase is given by its tokenizations."""
         assert all(row and EOS not in row for rows in phrases for row in rows)
         self.phrases = phrases
-        self.times = tuple(times or [1] * len(phrases))
         pairs = [(index, row) for index, rows in enumerate(phrases) for row in rows]
         self.phrase_of = [index for index, _ in pairs]
         self.matcher = AhoCorasick([row for _, row in pairs])
         self.tokens = sorted({token for _, row in pairs for token in row})
-        self.start: AutomatonState = (0, (0,) * len(phrases)) if any(self.times) else ()
-        self.exact = len(self.matcher.children) * math.prod(count + 1 for count in self.times) <= MAX_EXACT
+        self.start: AutomatonState = (0, frozenset()) if phrases else ()
+        self.exact = len(self.matcher.children) * 2 ** len(phrases) <= MAX_EXACT
         self._next_states: dict[AutomatonState, dict[int, AutomatonState]] = {(): {}}
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
@@ -185,16 +165,10 @@ class RequiredPhrases(Constraint):
         return self._next_states[state]
 
     def _advance(self, state: AutomatonState, token: int) -> AutomatonState:
-        node, counts = state
+        node, written = state
         node = self.matcher.next_node(node, token)
-        ended = {self.phrase_of[index] for index in self.matcher.ends[node]}
-        if not ended:
-            return node, counts
-        counts = tuple(min(count + (index in ended), self.times[index]) for index, count in enumerate(counts))
-        if counts == self.times:
-            return ()
-        # Two occurrences of one phrase may not overlap: start anew if it is needed once more.
-        return 0 if any(counts[phrase] < self.times[phrase] for phrase in ended) else node, counts
+        written = written.union(self.phrase_of[index] for index in self.matcher.ends[node])
+        return () if len(written) == len(self.phrases) else (node, written)
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
         return () if state == () else (0, state[1])
@@ -206,12 +180,11 @@ class RequiredPhrases(Constraint):
         """Tokens that begin or continue a phrase; of very many phrases only the next token of the first missing one."""
         if state == ():
             return ()
-        node, counts = state
+        node, written = state
+        missing = (rows for index, rows in enumerate(self.phrases) if index not in written)
         if self.exact:
-            missing = (rows for index, rows in enumerate(self.phrases) if counts[index] < self.times[index])
             return self.matcher.continuations(node).union(row[0] for rows in missing for row in rows)
-        first = next(index for index, count in enumerate(counts) if count < self.times[index])
-        return {self._next_token(node, row) for row in self.phrases[first]}
+        return {self._next_token(node, row) for row in next(missing)}
 
     def _next_token(self, node: int, row: tuple[int, ...]) -> int:
         """The token of a row after the longest prefix of it that the output ends in."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dragoman.base import DataError, nearest
+from dragoman.base import DataError, suggestion
 from dragoman.data import DataConfig, TokenizersConfig
 from dragoman.data.tokenizers import EOS, TAG, SentencePieceConfig, SentencePieceTokenizer
 from dragoman.decoding import SearchConfig
@@ -223,9 +223,8 @@ def language(checkpoint: Checkpoint, options: Mapping[str, str], side: str, code
     for code in (asked, f"__{asked}__"):
         if code in codes:
             return code
-    match = nearest(asked, codes) if asked else None
     shown = ", ".join(codes[:8]) + (f" and {len(codes) - 8} more" if len(codes) > 8 else "")
     raise DataError(
         f"{checkpoint.folder}: --{side}-language: found {asked or 'nothing'}, expected one of {shown or 'no codes'}"
-        + (f". Did you mean '{match}'?" if match else "")
+        + (suggestion(asked, codes) if asked else "")
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
-from dragoman.base import nearest
+from dragoman.base import suggestion
 from dragoman.base.config import setting
 from dragoman.data import COLUMNS, DataConfig, SourceReader, TokenizersConfig
 from dragoman.data.formats import ExampleFormat
@@ -64,11 +64,8 @@ class Config:
         if metric not in metrics and metric in self.metrics("phonemes"):
             yield f'train.metric: found "{metric}", which needs data.units = "phonemes"'
         elif metric not in metrics:
-            match = nearest(metric, metrics) if metric not in metrics_by_name() else None
-            yield (
-                f'train.metric: found "{metric}", but {self.task_setting} has {", ".join(metrics)}'
-                + (f". Did you mean '{match}'?" if match else "")
-            )
+            match = suggestion(metric, metrics) if metric not in metrics_by_name() else ""
+            yield f'train.metric: found "{metric}", but {self.task_setting} has {", ".join(metrics)}{match}'
         if getattr(self.model, "fitted", False) and not isinstance(self.train.objective, LikelihoodConfig):
             yield f'train.objective: "{self.train.objective.kind}" trains by gradients, "{self.model.kind}" has none'
         else:
@@ -212,13 +209,6 @@ class Task:
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
-        from dragoman.data import VocabularyParts
-        from dragoman.training import BatchLoader, SampledLoader
+        from dragoman.training import example_loader
 
-        if corpus.has_dropout:
-            return SampledLoader(corpus, config.train)
-        softmax: Any = getattr(config.model, "softmax", None)
-        if softmax is None or softmax.kind != "partitioned":
-            return BatchLoader(corpus, config.train)
-        parts = VocabularyParts(corpus.train.target, len(corpus.target_tokenizer), softmax.size)
-        return BatchLoader(corpus, config.train, parts)
+        return example_loader(corpus, config.train, getattr(config.model, "softmax", None))

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from dragoman.base import ConfigError
 from dragoman.base.config import Table, imported, setting
 from dragoman.data import SourceReader
-from dragoman.data.formats import (
-    ExampleFormat,
-    LabelFormat,
-    MediaLabelFormat,
-    MediaNumberFormat,
-    MediaTagFormat,
-    NumberFormat,
-    SeriesFormat,
-    SeriesLabelFormat,
-    SeriesTagFormat,
-    TagFormat,
-)
+from dragoman.data.formats import LABELS, NUMBERS, SERIES_WITH_GAPS, TAGS, ExampleFormat
 from dragoman.data.media import PictureConfig, extractor_of
 from dragoman.data.tokenizers import PAD, NumberScaler, NumbersConfig, Tokenizer
 from dragoman.decoding import LabelDecoder, NumberDecoder, TagDecoder
@@ -31,12 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from dragoman.data import (
-        Collator,
-        ColumnCollator,
-        Corpus,
-        SourceCollator,
-    )
+    from dragoman.data import Collator, Corpus
     from dragoman.training import Validator
 
 # Nothing here imports torch before a network needs it: a fitted model predicts without.
@@ -112,44 +96,22 @@ def read_tokenizer(config: Config, source: SourceReader) -> SourceReader:
     return source.innermost if pretrained else source
 
 
-def source_collator(config: Config, source: SourceReader) -> SourceCollator:
-    from dragoman.data import (
-        ConcatenatedTextsCollator,
-        SeparateTextsCollator,
-        SeriesCollator,
-        TokenCollator,
-    )
-
-    if source.reads_files:
-        return extractor_of(source).collator
-    if isinstance(config.tokenizer.source, NumbersConfig):
-        return SeriesCollator(source.channels)
-    if getattr(config.model, "texts", "joined") == "apart":
-        assert source.separator is not None
-        return SeparateTextsCollator(source.separator)
-    if source.separator is not None and read_tokenizer(config, source) is not source:
-        return ConcatenatedTextsCollator(source.separator, getattr(encoder_of(config), "separators", 1))
-    return TokenCollator()
-
-
 class LabelTask(Task):
     """A task whose model reads text, numbers or features and answers without a search."""
 
     models: ClassVar[Table[str, ModelEntry]]
     formats: ClassVar[tuple[ExampleFormat, ExampleFormat, ExampleFormat]]  # of texts, series and media
 
-    def target_collator(self) -> ColumnCollator:
-        """How target rows become a tensor."""
-        raise NotImplementedError
-
     def example_format(self, config: Config) -> ExampleFormat:
         source, (text, series, media) = config.tokenizer.source, self.formats
         return series if isinstance(source, NumbersConfig) else media if isinstance(source, MEDIA) else text
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
-        from dragoman.data import Collator
+        from dragoman.data import Collator, source_collator
 
-        return Collator(source_collator(config, source), self.target_collator())
+        apart = getattr(config.model, "texts", "joined") == "apart"
+        ends = getattr(encoder_of(config), "separators", 1) if read_tokenizer(config, source) is not source else 0
+        return Collator(source_collator(source, apart, ends), self.example_format(config).target_collator)
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         from dragoman.models import FeatureInput, SeriesInput
@@ -213,7 +175,7 @@ class Classify(LabelTask):
 
     config = ClassifyConfig
     models = CLASSIFIERS
-    formats = (LabelFormat(), SeriesLabelFormat(), MediaLabelFormat())
+    formats = LABELS
     head_decoder = LabelDecoder()
     loss_unit = "example (nats)"
     starter = Starter(
@@ -246,11 +208,6 @@ class Classify(LabelTask):
         "model: a bidirectional LSTM of 64 over the numbers with attention pooling, because every source is a series",
     )
 
-    def target_collator(self) -> ColumnCollator:
-        from dragoman.data import ScalarCollator
-
-        return ScalarCollator()
-
 
 @dataclass(frozen=True)
 class RegressConfig(PooledTaskConfig):
@@ -277,7 +234,7 @@ class Regress(LabelTask):
 
     config = RegressConfig
     models = REGRESSORS
-    formats = (NumberFormat(), SeriesFormat(), MediaNumberFormat())
+    formats = NUMBERS
     head_decoder = NumberDecoder()
     loss_unit = "number (squared error)"
     starter = Starter(
@@ -308,13 +265,6 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
-    def target_collator(self) -> ColumnCollator:
-        import torch
-
-        from dragoman.data import ScalarCollator
-
-        return ScalarCollator(torch.float32)
-
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if config.model.kind == "kalman":
             assert isinstance(target, NumberScaler)
@@ -328,7 +278,7 @@ class Regress(LabelTask):
 
     def example_format(self, config: Config) -> ExampleFormat:
         is_kalman = config.model.kind == "kalman"  # it reads series with gaps
-        return SeriesFormat(missing=True) if is_kalman else super().example_format(config)
+        return SERIES_WITH_GAPS if is_kalman else super().example_format(config)
 
 
 @dataclass(frozen=True)
@@ -361,7 +311,7 @@ class Tag(LabelTask):
 
     config = TagConfig
     models = TAGGERS
-    formats = (TagFormat(), SeriesTagFormat(), MediaTagFormat())
+    formats = TAGS
     head_decoder = TagDecoder()
     loss_unit = "word (nats)"
     starter = Starter(
@@ -397,11 +347,6 @@ class Tag(LabelTask):
         },
         "model: a bidirectional LSTM of 64 over the numbers, because every source is a series",
     )
-
-    def target_collator(self) -> ColumnCollator:
-        from dragoman.data import TagCollator
-
-        return TagCollator()
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if config.model.kind == "hmm":

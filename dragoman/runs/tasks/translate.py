@@ -10,16 +10,8 @@ from dragoman.base import ConfigError
 from dragoman.base.config import Table, imported, setting
 from dragoman.classical import TRANSDUCERS, build_transducer
 from dragoman.data import SourceReader, TokenizersConfig
-from dragoman.data.formats import COPY_FORMAT, PAIR_FORMAT, ExampleFormat
-from dragoman.data.tokenizers import (
-    COPYABLE,
-    PAD,
-    SPECIALS,
-    NumbersConfig,
-    RunTokenizerConfig,
-    SentencePieceConfig,
-    Tokenizer,
-)
+from dragoman.data.formats import ExampleFormat, pair_format
+from dragoman.data.tokenizers import PAD, SPECIALS, NumbersConfig, RunTokenizerConfig, SentencePieceConfig, Tokenizer
 from dragoman.models import DecoderTraits, EncoderDecoderConfig, decoder_traits, decodes
 from dragoman.runs.tasks.base import Config, Starter, Task, too_long
 
@@ -160,8 +152,7 @@ class Translate(Task):
 
     def example_format(self, config: Config) -> ExampleFormat:
         copies = (decoder := decoder_of(config)) is not None and decoder.copies_words
-        sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
-        return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
+        return pair_format(config.tokenizer, copies)
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if config.model.kind in TRANSDUCERS:

@@ -234,36 +234,6 @@ def test_constraints_take_precedence_over_repetition_and_minimum_length() -> Non
         assert holds(found[1][0].tokens, [(4, 4, 4)])
 
 
-def test_a_phrase_that_is_required_twice_occurs_twice() -> None:
-    for seed in range(40):
-        rng = random.Random(seed)
-        table, texts = Table(seed, SIZE, 1.0, 1.0, 0.0), ["aa", "bab"]
-        times = [rng.randint(1, 2), rng.randint(1, 2)]
-        rows = [TOKEN_BYTES.tokenizations(text) for text in texts]
-        found = found_by(
-            table,
-            [0],
-            [12],
-            3,
-            [ConstraintAutomaton([RequiredPhrases(rows, times), ForbiddenTexts(TOKEN_BYTES, ["bbb"])], SIZE)],
-            n_best=1,
-        )
-        text = text_of(found[0][0].tokens)
-        assert all(text.count(one) >= count for one, count in zip(texts, times, strict=True))
-        assert "bbb" not in text
-
-
-def test_a_text_may_have_a_maximum_count() -> None:
-    counts = set()
-    for seed in range(60):
-        table = Table(seed, SIZE, 1.0, -1.0, 0.0)
-        for one in found_by(
-            table, [0], [8], 3, [ConstraintAutomaton([ForbiddenTexts(TOKEN_BYTES, ["ab"], [2])], SIZE)]
-        )[0]:
-            counts.add(text_of(one.tokens).count("ab"))
-    assert counts == {0, 1, 2}
-
-
 def test_very_many_phrases_are_all_output() -> None:
     """Too many for the shortest path through all of them: they are planned one after another."""
     words = 40
