@@ -163,6 +163,9 @@ class Translate(Task):
         sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
         return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
 
+    def untrained(self, config: Config, source: int, target: int) -> Any:
+        return build_model(config, source, target)
+
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if config.model.kind in TRANSDUCERS:
             return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)
