@@ -213,7 +213,11 @@ def ladder(
 
 
 DATES = "dates"  # the name of the made-up task
-DATE_PAIRS, DATE_STEPS, DATE_WIDTH = 3000, 400, 64
+DATE_PAIRS, DATE_STEPS = 3000, 400
+DATE_SETTINGS = (
+    "model.encoder.width=64", "model.decoder.width=64", "tokenizer.source.kind=characters",
+    "tokenizer.target.kind=characters", "data.max_length=80", "train.metric=exact_match",
+)  # fmt: skip
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",

@@ -265,16 +265,16 @@ def train_configs(configs: Mapping[str, Config], options: CompareOptions, say: S
 
 def compare_ladder(pairs: str, options: CompareOptions, say: Say) -> Comparison:
     """Train the ladder on a file of pairs and explain it."""
-    from dragoman.auto.architecture_ladder import DATE_STEPS, DATES, hold_out, ladder, write_dates
+    from dragoman.auto.architecture_ladder import DATE_SETTINGS, DATE_STEPS, DATES, hold_out, ladder, write_dates
     from dragoman.inspect.measure import story_view
 
     options.refuse("plot source", "goes with texts")
     folder = Path(options.folder)
     if pairs == DATES and not Path(pairs).exists():
         pairs = write_dates(folder)
-        small = ("model.encoder.width=64", "model.decoder.width=64", "train.metric=exact_match")
-        budget = {} if options.steps or options.tokens or options.minutes else {"steps": DATE_STEPS}
-        options = replace(options, overrides=(*small, *options.overrides), **budget)
+        if not (options.steps or options.tokens or options.minutes):
+            options = replace(options, steps=DATE_STEPS)
+        options = replace(options, overrides=(*DATE_SETTINGS, *options.overrides))
     test: list[Example] | None = None
     if options.test is None:
         pairs, test = hold_out(pairs, folder)
