@@ -216,7 +216,8 @@ DATES = "dates"  # the name of the made-up task
 DATE_PAIRS, DATE_STEPS = 3000, 400
 DATE_SETTINGS = (
     "model.encoder.width=64", "model.decoder.width=64", "tokenizer.source.kind=characters",
-    "tokenizer.target.kind=characters", "data.max_length=80", "train.metric=exact_match",
+    "tokenizer.target.kind=characters", "data.max_length=80", "train.metric=cer",
+    "train.optimizer.schedule=cosine", "train.validate_every=200", "train.decode=100",
 )  # fmt: skip
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
