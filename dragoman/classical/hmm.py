@@ -119,7 +119,7 @@ class DiscreteHMM:
         wrong = found[~np.isin(found, np.arange(count))]
         if len(wrong):
             raise DataError(f"symbols: found {wrong[0]}, expected whole numbers from 0 to {count - 1}")
-        return found.astype(np.int64)
+        return np.asarray(found, np.int64)
 
     def forward(self, row: ArrayLike) -> tuple[Floats, Floats]:
         """Scaled p(symbols up to t, state at t) (T, K), and the scale of every step (T,); their logs sum to log p."""

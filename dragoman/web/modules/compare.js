@@ -41,7 +41,7 @@ const STEP_FIGURES = {
 
 function drawStory(view, data) {
   const { steps, metric, higher = true } = view.data;
-  const dated = (step) => (step.year && !step.name.includes(step.year) ? `${step.name} (${step.year})` : step.name);
+  const dated = (step) => (step.year ? `${step.year} ${step.name.replace(` ${step.year}`, "")}` : step.name); // the year first: ends of long labels are cut
   // What a report without years has not measured is left out.
   const parts = [["score", `${metric} (${higher ? "higher" : "lower"} is better)`, 1], ["parameters", "parameters", 0], ["training_tokens_per_second", "training tokens per second", 0], ["decoding_sentences_per_second", "decoded sentences per second", 1]]
     .filter(([key]) => steps.some((step) => step[key]));
