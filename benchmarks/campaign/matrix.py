@@ -108,9 +108,11 @@ def smaller(table: dict[str, Any]) -> dict[str, Any]:
 def configurations(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The kinds of runs, each with its configuration."""
     write_rows(place / "pairs.tsv", [(word, word.upper()) for word in words(330)])
+    files = {"classify": "classify.train.tsv", "regress": "series.train.tsv"}
     for preset in preset_names():
         table = preset_table(preset)
-        whole = settings.as_table(build(settings.merge(table, {"data": {"train": str(place / "pairs.tsv")}})))
+        file = place / files.get(str(table.get("task")), "pairs.tsv")
+        whole = settings.as_table(build(settings.merge(table, {"data": {"train": str(file)}})))
         yield preset, whole | {"model": smaller(whole["model"])}
     for module in (labels, masked, media):
         module.write_data(place)

@@ -162,7 +162,7 @@ sh("dragoman attention runs/lecture/attention-1 abcdefghij --output attention.pn
 #
 # ## Where to go on
 #
-# - `dragoman compare --ladder pairs.tsv --minutes 10 --output ladder.html` trains six steps of the history of the
+# - `dragoman compare --ladder pairs.tsv --minutes 10 --output ladder.html` trains ten steps of the history of the
 #   field on your own pairs, and explains each ([compare](../how-to/compare.md)).
 # - [The figures of a lecture, each by one command](../how-to/lectures.md).
 # - [Architectures](../reference/architectures.md): every encoder and decoder, with its paper.

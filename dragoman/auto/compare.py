@@ -26,8 +26,12 @@ class CompareOptions(Limited):
 
     ladder: str | None = setting(
         None, flag="--ladder", metavar="PAIRS",
-        help="train a classical model, plain RNN, LSTM, LSTM + attention, ConvS2S, Transformer on these pairs",
+        help="train the history of the field on these pairs, from counts to the modern Transformer; `dates`: a made-up "
+        "task that needs no file",
     )  # fmt: skip
+    stages: Literal["history", "attention"] = setting(
+        "history", flag="--stages", help="steps of --ladder: history, or attention: from gates to attention heads"
+    )
     untrained: bool = setting(
         False, flag="--untrained",
         help="gradients before training: a plain RNN beside LSTM, GRU and residual, and by the recurrent weight",
@@ -261,19 +265,38 @@ def train_configs(configs: Mapping[str, Config], options: CompareOptions, say: S
 
 def compare_ladder(pairs: str, options: CompareOptions, say: Say) -> Comparison:
     """Train the ladder on a file of pairs and explain it."""
-    from dragoman.auto.architecture_ladder import hold_out, ladder
+    from dragoman.auto.architecture_ladder import DATE_SETTINGS, DATE_STEPS, DATES, hold_out, ladder, write_dates
     from dragoman.inspect.measure import story_view
 
     options.refuse("plot source", "goes with texts")
+    folder = Path(options.folder)
+    if pairs == DATES and not Path(pairs).exists():
+        pairs = write_dates(folder)
+        if not (options.steps or options.tokens or options.minutes):
+            options = replace(options, steps=DATE_STEPS)
+        options = replace(options, overrides=(*DATE_SETTINGS, *options.overrides))
     test: list[Example] | None = None
     if options.test is None:
-        pairs, test = hold_out(pairs, Path(options.folder))
-    configs, steps = ladder(pairs, options.settings)
+        pairs, test = hold_out(pairs, folder)
+    configs, steps = ladder(pairs, options.settings, options.stages)
     runs = train_configs(configs, options, say)
     found = compare_trained("The ladder", runs, test or read_test(runs, options.test, say), options, say)
-    story = story_view([(step.name, f"{step.change} {step.why}", step.figures) for step in steps], found.data)
-    told = [f"\n{step['name']}: {step['text']}" for step in story.data["steps"]]
-    return replace(found, lines=[*found.lines, *told], views=[story, *found.views])
+    told = [(step.name, step.year, f"{step.change} {step.why}", step.figures) for step in steps]
+    story = story_view(told, found.data)
+    return replace(found, lines=[*ladder_lines(story.data), *found.lines], views=[story, *found.views])
+
+
+def ladder_lines(story: Mapping[str, Any]) -> list[str]:
+    """The ladder as a table and its text: year, size, score, speeds, and what each step changed."""
+    head = ["step", "year", "parameters", story["metric"], "training tokens/s", "decoding sentences/s"]
+    rows = [head]
+    for step in story["steps"]:
+        speeds = [step[name] for name in ("training_tokens_per_second", "decoding_sentences_per_second")]
+        rows.append([step["name"], str(step["year"]), f"{step['parameters']:,}", f"{step['score']:.1f}",
+                     *("–" if speed is None else f"{speed:,.0f}" for speed in speeds)])  # fmt: skip
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    table = ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in rows]
+    return [*table, *(f"\n{step['name']}: {step['text']}" for step in story["steps"]), ""]
 
 
 def read_test(runs: Mapping[str, Sequence[Path]], file: str | None, say: Say) -> list[Example]:

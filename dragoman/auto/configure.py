@@ -26,7 +26,7 @@ from dragoman.base import config as settings
 from dragoman.base.config import merge, override
 from dragoman.data import DataConfig, Files, Pairs
 from dragoman.data.readers import header_row
-from dragoman.runs.tasks import DEFAULT_TASK, TASKS, Config, MediaTask, Transcribe, build, preset_text, started_folder
+from dragoman.runs.tasks import DEFAULT_TASK, TASKS, Config, MediaTask, Transcribe, build, preset_table, started_folder
 from dragoman.training import resolve_device
 
 # Settings of encoder and decoder that may change while the rest of the default Transformer stays.
@@ -42,7 +42,8 @@ def configure(
 ) -> tuple[Config, list[str]]:
     """A configuration with `place=value` overrides, and the reasons; `neural`: no classical model for few pairs."""
     given = override({}, overrides)
-    name = given.get("task", DEFAULT_TASK)
+    preset = preset_table(str(given["preset"])) if given.get("preset") is not None else {}
+    name = given.get("task", preset.get("task", DEFAULT_TASK))
     if name == DEFAULT_TASK:
         return configure_pairs(files, overrides, progress, neural)
     task, entry = TASKS.get(str(name)), as_entry(files)
@@ -70,8 +71,6 @@ def configure_pairs(
 ) -> tuple[Config, list[str]]:
     given = override({}, overrides)
     preset = None if given.get("preset") is None else str(given["preset"])
-    if preset is not None:
-        preset_text(preset)  # an unknown name is an error before a long file is read
     profile, train = profile_files(files, given, progress)
     gpu = trains_on_gpu(given)
     kept = None if neural or not is_left_open(given) else phrases_for(profile, gpu)

@@ -18,7 +18,7 @@ from dragoman.data import Example, Files, Pairs, too_few, usable_examples
 from dragoman.data.readers import READERS
 from dragoman.data.tokenizers import number_error, series_shape
 from dragoman.models.encoders import DenseEncoderConfig
-from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, build
+from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, build, preset_table
 
 BATCH_TOKENS = 2048
 MOST_LABELS, OFTEN, SELDOM = 200, 50, 2  # labels that are compared, and how often right and misspelt ones occur
@@ -64,12 +64,15 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
             table = merge(table, {"data": {"max_length": room}})
         return like_started_run(table, theirs) if theirs else table
 
-    assert task.automatic is not None
-    choices = [task.automatic] + ([task.automatic_series] if task.automatic_series else [])
+    if preset := given.get("preset"):
+        asked = {name: value for name, value in preset_table(str(preset)).items() if name not in ("task", "train")}
+        choices = [Automatic(asked, f"preset: {preset}, as asked")]
+    else:
+        choices = [choice for choice in (task.automatic, task.automatic_series) if choice is not None]
     trial = first_valid([override(defaults(choice), overrides) for choice in choices])  # reports mistakes early
     profile = profile_labels(task, trial, files)
-    choice = task.automatic
-    if task.automatic_series and profile.is_series(task):
+    choice = choices[0]
+    if len(choices) > 1 and task.automatic_series and profile.is_series(task):
         inputs = {"model": {"encoder": {"embedding": profile.channels}}}  # as many numbers as a step has
         choice = Automatic(merge(task.automatic_series.table, inputs), task.automatic_series.reason)
     table, reason = defaults(choice), choice.reason

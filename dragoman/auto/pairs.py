@@ -40,13 +40,13 @@ def choose_pairs(
     training runs on a GPU, or with `transformer`, for overrides of its parts, the amount of data decides the size of a
     plain Transformer. Choices with sizes name their `kind`, so that an override of the kind drops them.
     """
-    tokenizers = choose_tokenizers(profile)
-    data = [Choice("data.units", "phonemes" if profile.phonemes else "words"), *long_texts(profile)]
     named = candidate.preset if candidate is not None else preset
+    own = named is not None and "tokenizer" in preset_table(named)
+    tokenizers = [] if own else choose_tokenizers(profile)
+    data = [Choice("data.units", "phonemes" if profile.phonemes else "words"), *long_texts(profile)]
     if named is not None and preset_table(named).get("model", {}).get("kind") in TRANSDUCERS:
         why = f"preset: {named}, as asked" if candidate is None else f"model: {named}, {candidate.reason}"
-        own = "tokenizer" in preset_table(named)
-        return [*([] if own else tokenizers), Choice("preset", named, why), *data]
+        return [*tokenizers, Choice("preset", named, why), *data]
     default = default_candidate(profile, gpu) if candidate is None and preset is None else None
     if not transformer:
         candidate = candidate or default

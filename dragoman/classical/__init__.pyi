@@ -38,3 +38,6 @@ from dragoman.classical.word_alignment import PRIOR as PRIOR
 from dragoman.classical.word_alignment import BothDirections as BothDirections
 from dragoman.classical.word_alignment import learn_lexicon as learn_lexicon
 from dragoman.classical.word_alignment import lexicon_of_rows as lexicon_of_rows
+from dragoman.classical.word_embeddings import EmbeddingOptions as EmbeddingOptions
+from dragoman.classical.word_embeddings import WordEmbeddings as WordEmbeddings
+from dragoman.classical.word_embeddings import learn_embeddings as learn_embeddings

@@ -8,6 +8,7 @@ import click
 
 from dragoman.auto import DemoOptions
 from dragoman.auto import demo as show_off
+from dragoman.base import ConfigError
 from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import as_data
 
@@ -38,20 +39,30 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
 
 @click.command()
 @click.argument("name", required=False)
-def presets(name: str | None) -> None:
+@click.option("--layers", is_flag=True, help="Print the layers of one, with the products that give its parameters.")
+def presets(name: str | None, layers: bool) -> None:
     """List the presets with sizes and papers, or print one.
 
     A preset named after a paper has the sizes of the paper; one that ends in -small trains on a laptop. The number of
-    parameters holds for the vocabulary of the paper, or for 8,000 words.
+    parameters holds for the vocabulary of the paper, or for 8,000 words. Those with numbers in their line, such as
+    series-rnn, are the models that textbooks count by hand.
 
     \b
     dragoman presets
     dragoman presets luong-2015-small
+    dragoman presets character-lstm --layers
     dragoman train pairs.tsv preset=luong-2015-small    to use one
     """
     from dragoman.runs.tasks import preset_listing, preset_page
 
-    shown = preset_listing() if name is None else preset_page(name)
+    if layers:
+        from dragoman.inspect.measure import preset_layers
+
+        if name is None:
+            raise ConfigError("--layers: found no preset, expected a name such as character-lstm")
+        shown = preset_layers(name)
+    else:
+        shown = preset_listing() if name is None else preset_page(name)
     as_data()
     sys.stdout.write(shown)
 

@@ -59,6 +59,7 @@ GROUPS = {
     "Data": (
         ("clean", "clean", "Take pairs out of a corpus that would harm training."),
         ("align", "align", "Align the words of pairs, or of recordings with times."),
+        ("vectors", "vectors", "Learn word vectors by negative sampling; find neighbours."),
         ("terms", "align", "Extract terms and their translations from pairs."),
         ("back-translate", "back_translate", "Make training pairs from text of the target language."),
     ),

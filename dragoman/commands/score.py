@@ -14,18 +14,20 @@ from dragoman.scoring import ScoreAlignmentOptions, ScoreOptions
 
 @click.command()
 @click.argument("hypotheses")
-@click.argument("references", nargs=-1, required=True)
+@click.argument("references", nargs=-1)
 @options_of(ScoreOptions)
 @json_option
 def score(hypotheses: str, references: tuple[str, ...], options: ScoreOptions, as_json: bool) -> None:
     """Score texts against references, without a model.
 
-    HYPOTHESES is scored line by line. A line of REFERENCES may hold several references, tab-separated.
+    HYPOTHESES is scored line by line. A line of REFERENCES may hold several references, tab-separated. Only --words
+    needs no REFERENCES.
 
     \b
     dragoman score out.txt ref.txt --intervals
     dragoman score out.txt ref.txt --source src.txt --by-length --metric bleu --plot lengths.png
     dragoman score out.txt ref.txt --metric bleu --ngrams
+    dragoman score out.txt --words words.txt            words that do not exist
     dragoman score out.txt ref.txt --alignment --characters --substitution 2
     """
     from dragoman.inspect.measure import score_files, score_lines

@@ -95,4 +95,5 @@ from dragoman.data.store import source_rows as source_rows
 from dragoman.data.translation_memory import Match as Match
 from dragoman.data.translation_memory import TranslationMemory as TranslationMemory
 from dragoman.data.translation_memory import words_and_signs as words_and_signs
+from dragoman.data.word_vectors import all_word_vectors as all_word_vectors
 from dragoman.data.word_vectors import read_word_vectors as read_word_vectors

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,12 @@ FASTTEXT_MODEL = (793712314).to_bytes(4, "little")  # how a .bin of fastText beg
 MAX_WORD, MAX_LINE = 1 << 16, 1 << 20  # bytes
 
 Vector = NDArray[np.float32]
+
+
+class Wanted(Protocol):
+    """The words whose vectors are wanted."""
+
+    def __contains__(self, word: object, /) -> bool: ...
 
 
 class WordVectors(NamedTuple):
@@ -106,7 +112,28 @@ def read_word_vectors(path: str | Path, words: Sequence[str], expected: int | No
     return WordVectors({**by_case, **exact}, lower, count, width)
 
 
-def _entries(stream: _Stream, wanted: set[bytes], expected: int | None) -> Iterator[tuple[str, bytes, Vector | None]]:
+class _Everything:
+    """Contains every word."""
+
+    def __contains__(self, word: object) -> bool:
+        return True
+
+
+def all_word_vectors(path: str | Path) -> tuple[list[str], NDArray[np.float32]]:
+    """All words of a file, and their vectors (V, D)."""
+    path, words, vectors = Path(path), list[str](), list[Vector]()
+    check_file(path)
+    with open_bytes(path) as read:
+        for _, word, vector in _entries(_Stream(read, str(path)), _Everything(), None):
+            assert vector is not None
+            words.append(word.decode("utf-8", "replace"))
+            vectors.append(vector)
+    if not words:
+        raise DataError(f"{path}: found no vectors, expected some")
+    return words, np.stack(vectors)
+
+
+def _entries(stream: _Stream, wanted: Wanted, expected: int | None) -> Iterator[tuple[str, bytes, Vector | None]]:
     """Place, word and vector of every entry; no vector for a word that is not wanted."""
     name, beginning = stream.name, stream.peek(4)
     if beginning == FASTTEXT_MODEL:
@@ -159,7 +186,7 @@ def _is_binary(beginning: bytes) -> bool:
     return any(character < "\t" for character in text)
 
 
-def _text_entry(place: str, line: bytes, wanted: set[bytes], width: int) -> tuple[str, bytes, Vector | None]:
+def _text_entry(place: str, line: bytes, wanted: Wanted, width: int) -> tuple[str, bytes, Vector | None]:
     line = line.strip(b" \r")  # fastText ends its lines with a space
     if line.count(b" ") == width:
         word, _, numbers = line.partition(b" ")
@@ -186,9 +213,7 @@ def _numbers(text: bytes, width: int) -> Vector | None:
     return vector if len(vector) == width else None
 
 
-def _binary(
-    stream: _Stream, wanted: set[bytes], entries: int, width: int
-) -> Iterator[tuple[str, bytes, Vector | None]]:
+def _binary(stream: _Stream, wanted: Wanted, entries: int, width: int) -> Iterator[tuple[str, bytes, Vector | None]]:
     for number in range(1, entries + 1):
         place = f"{stream.name}: vector {number:,}"
         word = stream.until(b" ", MAX_WORD).lstrip(b"\n")  # word2vec ends a vector with a newline, others do not

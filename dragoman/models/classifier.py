@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.base import ConfigError
 from dragoman.base.config import Share, SizeOrNone, setting
 from dragoman.data import Batch
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
@@ -30,6 +31,9 @@ class ClassifierConfig:
     texts: Literal["joined", "apart"] = setting(
         "joined",
         help="two texts: joined into one row with a separator, or encoded apart and compared as [u; v; |u − v|; u ⊙ v]",
+    )
+    head: Literal["softmax", "sigmoid"] = setting(
+        "softmax", help="output layer: softmax with a unit for each label, or for two labels one unit with a sigmoid"
     )
     hidden: SizeOrNone = setting(0, help="size of a tanh layer before the output layer; 0: none")
     dropout: Share = setting(0.0, help="dropout on the pooled vector and on the hidden layer")
@@ -77,6 +81,18 @@ class PooledModel(LabelModel):
 
 class Classifier(PooledModel):
     """Predicts one of several labels; targets (B, 1)."""
+
+    def __init__(self, config: ClassifierConfig, inputs: nn.Module, outputs: int, *, keep_from: int) -> None:
+        if config.head == "sigmoid" and outputs != 2:
+            raise ConfigError(
+                f'model.head: found "sigmoid" for {outputs} labels, expected "softmax" (sigmoid: 2 labels)'
+            )
+        super().__init__(config, inputs, 1 if config.head == "sigmoid" else outputs, keep_from=keep_from)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Logits (B, K). A sigmoid of z is the second of softmax([0, z]), so losses and exports know softmax alone."""
+        found = super().outputs(batch)
+        return F.pad(found, (1, 0)) if self.config.head == "sigmoid" else found
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy and the number of rows."""

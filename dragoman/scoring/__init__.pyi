@@ -82,3 +82,4 @@ from dragoman.scoring.symmetrization import METHODS as METHODS
 from dragoman.scoring.symmetrization import LinkRows as LinkRows
 from dragoman.scoring.symmetrization import symmetrize_links as symmetrize_links
 from dragoman.scoring.symmetrization import symmetrize_rows as symmetrize_rows
+from dragoman.scoring.word_list import invalid_words as invalid_words

@@ -61,6 +61,9 @@ class ScoreOptions(Limited):
     by_tag: str | None = setting(
         None, help="also by the label on each line of FILE; that of '<2de> text' is de", flag="--by-tag", metavar="FILE"
     )
+    words: str | None = setting(
+        None, help="also the rate of words that the list in FILE lacks, with examples", flag="--words", metavar="FILE"
+    )
     ngrams: bool = setting(
         False, help="take BLEU apart: precisions, brevity penalty, matching n-grams by line", flag="--ngrams"
     )

@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from dragoman.base import DataError
 from dragoman.classical import hmm_tagger
 from dragoman.classical.hmm import (
     DiscreteHMM,
@@ -79,6 +83,48 @@ def test_the_discrete_model_is_that_of_hmmlearn() -> None:
         after, now = after.baum_welch(rows)
         assert now >= likelihood - 1e-9
         likelihood = now
+
+
+def test_the_discrete_model_takes_lists_arrays_and_tensors() -> None:
+    """Rabiner's urns as a person types them; all kinds of input give one result."""
+    start, moves, symbols = [0.6, 0.4], [[0.7, 0.3], [0.4, 0.6]], [[0.5, 0.4, 0.1], [0.1, 0.3, 0.6]]
+    row = [0, 1, 2]
+    paths = {path: start[path[0]] * symbols[path[0]][0] for path in itertools.product(range(2), repeat=3)}
+    for path in paths:
+        for step in (1, 2):
+            paths[path] *= moves[path[step - 1]][path[step]] * symbols[path[step]][row[step]]
+    best = max(paths, key=lambda path: paths[path])
+    kinds = (lambda x: x, np.array, torch.tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True))
+    for kind in kinds:
+        model, given = DiscreteHMM(kind(start), kind(moves), kind(symbols)), kind([float(x) for x in row])
+        states, score = model.viterbi(given)
+        assert (tuple(states), score) == (best, pytest.approx(np.log(paths[best]), abs=1e-6))
+        assert model.log_likelihood(given) == pytest.approx(np.log(sum(paths.values())), abs=1e-6)
+        assert model.posteriors(given).sum(1) == pytest.approx(np.ones(3))
+        assert model.baum_welch([given, given])[1] == pytest.approx(2 * model.log_likelihood(given))
+
+
+@pytest.mark.parametrize(
+    ("change", "row", "message"),
+    [
+        ({"start": [0.5, 0.6]}, [0], "start: found probabilities that sum to 1.1, expected 1"),
+        ({"start": [[0.5, 0.5]]}, [0], "start: found an array of 1×2, expected one list of numbers"),
+        ({"start": 1.0}, [0], "start: found an array of one number, expected one list"),
+        ({"start": ["a", "b"]}, [0], "start: found 'a', expected numbers"),
+        ({"transitions": [[0.7, 0.3], [1.0]]}, [0], "transitions: found rows of different lengths"),
+        ({"transitions": [[0.7, 0.3], [0.5, 0.1]]}, [0], "transitions[1]: found probabilities that sum to 0.6"),
+        ({"transitions": [[0.7, 0.3]]}, [0], "transitions: found 1×2 numbers, expected 2×2"),
+        ({"emissions": [[1.0]]}, [0], "emissions: found 1 rows, expected one for each of 2 states"),
+        ({"emissions": [[1.5, -0.5], [1, 0]]}, [0], "emissions: found -0.5, expected probabilities"),
+        ({}, [2], "symbols: found 2, expected whole numbers from 0 to 1"),
+        ({}, [0.5], "symbols: found 0.5, expected whole numbers"),
+        ({}, [], "symbols: found an array of 0, expected a row of one symbol or more"),
+    ],
+)
+def test_what_is_no_hidden_markov_model_is_one_line(change: dict[str, Any], row: list[float], message: str) -> None:
+    good = {"start": [0.6, 0.4], "transitions": [[0.7, 0.3], [0.4, 0.6]], "emissions": [[0.5, 0.5], [0.1, 0.9]]}
+    with pytest.raises(DataError, match=re.escape(message)):
+        DiscreteHMM(**{**good, **change}).viterbi(row)
 
 
 def test_an_hmm_is_a_run(tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:

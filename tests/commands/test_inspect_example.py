@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 
 from dragoman.inference.load import load_run
 from dragoman.inspect.views.inspection import open_variant
+from dragoman.models.registry import has_attention
 from tests.conftest import QUICK, SMALL, TrainedFolder, call, write_rows
 
 
@@ -84,7 +88,7 @@ def test_compare_texts_writes_a_report(inside: TrainedFolder) -> None:
     assert "--steps goes with runs" in call("compare", "ref.txt", "one.txt", "two.txt", "--steps", "3").err
 
 
-def test_the_ladder_holds_out_pairs_and_builds_six_configurations(tmp_path: Path) -> None:
+def test_the_ladder_holds_out_pairs_and_builds_the_history_of_the_field(tmp_path: Path) -> None:
     from dragoman.auto.architecture_ladder import hold_out, ladder
     from dragoman.data.config import DataConfig
     from dragoman.data.split import TrainValidSplit
@@ -98,13 +102,66 @@ def test_the_ladder_holds_out_pairs_and_builds_six_configurations(tmp_path: Path
     split = TrainValidSplit(DataConfig(train=path), lambda doing, count: None)
     assert sum(1 for _ in split.valid("reading")) >= 3  # what is left still has pairs to validate on
     configs, steps = ladder(path)
-    assert (
-        [step.name for step in steps]
-        == list(configs)
-        == ["n-gram transducer", "plain RNN", "LSTM", "LSTM + attention", "ConvS2S", "Transformer"]
-    )
+    assert [step.name for step in steps] == list(configs)
+    assert [(step.name.split()[0], step.year) for step in steps] == [
+        ("n-gram", 2008), ("Kalchbrenner", 2013), ("Cho", 2014), ("Sutskever", 2014), ("Bahdanau", 2015),
+        ("Luong", 2015), ("GNMT", 2016), ("ConvS2S", 2017), ("Transformer", 2017), ("modern", 2023),
+    ]  # fmt: skip
     networks = [configs[step.name].model for step in steps[1:]]
-    assert len({model.encoder.kind for model in networks}) == 3
+    assert [model.encoder.kind for model in networks] == [
+        "kalchbrenner", *["recurrent"] * 5, "convs2s", "transformer", "transformer",
+    ]  # fmt: skip
+    past, modern = (model.decoder for model in networks[-2:])
+    assert (past.norm, past.positions.kind, past.gated) == ("post", "sinusoidal", False)
+    assert (modern.norm, modern.positions.kind, modern.gated, modern.norm_kind) == ("pre", "rotary", True, "rms")
+
+
+def test_from_gates_to_heads_one_thing_changes_at_a_time(tmp_path: Path) -> None:
+    from dragoman.auto.architecture_ladder import ladder
+
+    write_rows(tmp_path / "pairs.tsv", [(f"word {number}", f"wort {number}") for number in range(60)])
+    configs, _ = ladder(str(tmp_path / "pairs.tsv"), stages="attention")
+    gates, free, projected, heads = (config.model for config in configs.values())
+    assert list(configs) == ["gates", "free candidates", "keys and values", "heads"]
+    assert not has_attention(gates.decoder)
+    assert free.encoder == projected.encoder == heads.encoder
+    assert free.decoder == replace(projected.decoder, attention=free.decoder.attention)
+    assert free.decoder == replace(heads.decoder, attention=free.decoder.attention)
+    assert (free.decoder.attention.keys, projected.decoder.attention.keys > 0) == (0, True)
+    assert heads.decoder.attention.heads == 4
+
+
+def test_made_up_dates_say_the_same_on_both_sides() -> None:
+    from dragoman.auto.architecture_ladder import made_up_dates
+
+    pairs = list(made_up_dates(200))
+    assert pairs == list(made_up_dates(200))
+    assert len({source for source, _ in pairs}) == 200
+    forms = ("%d %B %Y", "%B %d, %Y", "%d. %b %Y", "%d/%m/%Y")
+    for source, target in pairs:
+        for spoken, written in zip(source.split("; "), target.split(), strict=True):
+            found = set()
+            for form in forms:
+                with suppress(ValueError):
+                    found.add(datetime.strptime(spoken, form).date().isoformat())
+            assert found == {written}
+
+
+@pytest.mark.page
+def test_a_ladder_is_a_table_of_years_sizes_scores_and_speeds(tmp_path: Path) -> None:
+    write_rows(tmp_path / "pairs.tsv", [(f"w{number}", f"v{number}") for number in range(40)])
+    small = ("--stages", "attention", "--steps", "1", "--set", "search.beam=1")
+    told = call("compare", "--ladder", tmp_path / "pairs.tsv", "--folder", tmp_path / "f", *small)
+    assert told.code == 0, told.err
+    start = next(place for place, line in enumerate(told.lines) if line.startswith("step  "))
+    rows = {line.split("  ")[0]: line.split("  ") for line in told.lines[start : start + 5]}
+    assert "parameters" in rows["step"]
+    for name, year in (("gates", "2014"), ("free candidates", "2014"), ("keys and values", "2017"), ("heads", "2017")):
+        found = [cell.strip() for cell in rows[name] if cell.strip()]
+        assert found[1] == year
+        assert int(found[2].replace(",", "")) > 1000
+        assert all(float(speed.replace(",", "")) >= 0 for speed in found[4:])
+        assert len(found) == 6
 
 
 def test_variants_of_a_run(inside: TrainedFolder) -> None:

@@ -99,14 +99,16 @@ DECODER_CASES: dict[str, Any] = {
         positions=LearnedConfig(max_positions=40),
     ),
     "gru": RecurrentDecoderConfig(
-        cell=GRUConfig(), embedding=6, width=8, attention=AdditiveConfig(width=5, keys=4, values=5), dropout=0.0
+        cell=GRUConfig(), layers=2, embedding=6, width=8, widths=(6, 8), dropout=0.0,
+        attention=AdditiveConfig(width=5, keys=4, values=5),
     ),
     "gnmt": RecurrentDecoderConfig(
         cell=CoupledLSTMConfig(), layers=3, embedding=6, width=8, context_to="all", residual_from=3, dropout=0.0,
         attention=MultiHeadConfig(heads=2, width=4),
     ),
     "fixed-context-every-step": FixedContextDecoderConfig(
-        cell=GRUConfig(reset="before"), embedding=6, width=7, dropout=0.0, context="every-step",
+        cell=GRUConfig(reset="before"), layers=2, embedding=6, width=7, widths=(9, 7), dropout=0.0,
+        context="every-step",
         readout=MaxoutReadout(width=6),
     ),
     "luong-without-input-feeding": LuongDecoderConfig(
@@ -114,8 +116,8 @@ DECODER_CASES: dict[str, Any] = {
         attention=CosineConfig(window=PredictiveConfig(radius=3)),
     ),
     "luong-concatenated": LuongDecoderConfig(
-        cell=LSTMConfig(activation="relu", output_activation="sigmoid"), embedding=6, width=7, dropout=0.0,
-        readout="concatenate",
+        cell=LSTMConfig(activation="relu", output_activation="sigmoid"), layers=2, embedding=6, width=7,
+        widths=(5, 7), dropout=0.0, readout="concatenate",
     ),
     "pointer-transformer": PointerGeneratorConfig(
         inner=TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from dragoman.base import ConfigError
 from dragoman.data.batch import Batch, token_batch
 from dragoman.data.collate import (
     Collator,
@@ -74,9 +76,9 @@ def embedding(config: Any) -> nn.Module:
     return build_embedding(VOCABULARY + 2, config.embedding, PAD, SPACE)
 
 
-def classifier(encoder: str, **settings: Any) -> Classifier:
+def classifier(encoder: str, outputs: int = 3, **settings: Any) -> Classifier:
     config = ClassifierConfig(encoder=ENCODER_CASES[encoder], **settings)
-    return shaken(Classifier(config, embedding(config.encoder), 3, keep_from=VOCABULARY + 2))
+    return shaken(Classifier(config, embedding(config.encoder), outputs, keep_from=VOCABULARY + 2))
 
 
 def tagger(encoder: str, **settings: Any) -> Tagger:
@@ -207,6 +209,25 @@ def test_two_texts_apart_are_compared_by_four_vectors() -> None:
 def tokens_of(text: list[int]) -> tuple[Tensor, Tensor]:
     batch = LABELLED.collate([text])
     return batch.source.data, batch.source.mask
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_sigmoid_of_two_labels_is_torchs_binary_cross_entropy(smoothing: float) -> None:
+    model = classifier("recurrent", head="sigmoid", label_smoothing=smoothing, outputs=2)
+    batch = LABELLED.collate(SENTENCES, [[1], [0], [0], [1]])
+    logits = model.output(model.pooled(batch.source.data, batch.source.mask))[:, 0]
+    truth = batch.target[:, 0].double() * (1 - smoothing) + smoothing / 2
+    expected = F.binary_cross_entropy_with_logits(logits, truth, reduction="sum")
+    torch.testing.assert_close(model.forward(batch).total, expected, **CLOSE)
+    found = model.eval().predict(batch)
+    assert found.probabilities is not None
+    torch.testing.assert_close(found.probabilities[:, 0, 1], logits.sigmoid(), **CLOSE)
+    assert found.values[:, 0].tolist() == (logits > 0).long().tolist()
+    width = model.output.in_features
+    assert parameter_count(model.output) == width + 1
+    assert parameter_count(classifier("recurrent", outputs=2).output) == 2 * (width + 1)
+    with pytest.raises(ConfigError, match="for 3 labels"):
+        classifier("recurrent", head="sigmoid")
 
 
 def test_labels_are_smoothed_while_training_only() -> None:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from transformers import MarianConfig, MarianModel
 
+from dragoman.auto.configure import configure
 from dragoman.classical.transducers import TRANSDUCERS, build_transducer
 from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
 from dragoman.inspect.views.layer_table import parameter_count
+from dragoman.models.classifier import Regressor
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressiveConfig
-from dragoman.runs.tasks import config
-from dragoman.runs.tasks.translate import build_model
+from dragoman.runs.tasks import config, task_of
 from dragoman.training.config import LastAverageConfig
 from dragoman.training.optimizer import learning_rate_at
+from tests.conftest import call
 
 NAMES = config.preset_names()
 PAPERS = [
     "sutskever-2014", "cho-2014", "bahdanau-2015", "luong-2015", "gnmt-2016", "kalchbrenner-2013", "convs2s-2017",
     "wu-2019", "makarov-2020", "pointer-generator",
 ]  # fmt: skip
+
+
+# Worked by hand in textbooks: the sizes of the layers, and of all. Keras counts the same (one bias for each gate).
+TEXTBOOKS = {
+    "series-rnn": ([8, 3], 11),
+    "series-attention": ([8, 22, 3], 33),
+    "series-lstm": ([40_800, 80_400, 202], 121_402),
+    "character-lstm": ([338_944, 343_040, 20_046], 702_030),
+    "sentiment-lstm": ([2_560_000, 131_584, 129], 2_560_000 + 131_584 + 129),
+}
 
 
 def model_of(name: str) -> EncoderDecoderConfig | NonAutoregressiveConfig:
@@ -35,7 +50,47 @@ def built(name: str) -> nn.Module:
         letters = ByteTokenizer(BytesConfig())
         return build_transducer(whole.model, letters, letters, shared=True)
     with torch.device("meta"):  # shapes without numbers
-        return build_model(whole, *config.preset_notes(name)["vocabulary"])
+        model: nn.Module = task_of(whole).untrained(whole, *config.preset_notes(name)["vocabulary"])
+        return model
+
+
+@pytest.mark.parametrize("name", TEXTBOOKS)
+def test_a_textbook_model_has_the_parameters_of_the_textbook(name: str) -> None:
+    layers, whole = TEXTBOOKS[name]
+    shown = call("presets", name, "--layers").lines
+    counts = [int(line.split()[-1].replace(",", "")) for line in shown]
+    assert (counts[:-1], counts[-1]) == (layers, whole)
+    assert sum(counts[:-1]) == counts[-1]
+    listed = next(line for line in call("presets").lines if line.startswith(name))
+    assert listed.split()[1] == f"{whole:,}"
+
+
+def test_softmax_of_two_labels_has_a_unit_more_than_a_sigmoid() -> None:
+    def output(*overrides: str) -> int:
+        whole = config.build({"preset": "sentiment-lstm", "data": {"train": "x.tsv"}}, overrides)
+        return parameter_count(task_of(whole).untrained(whole, 20, 2).output)
+
+    assert (output(), output("model.head=softmax")) == (129, 258)
+
+
+def test_layers_of_what_has_none_are_one_line() -> None:
+    assert "found no preset" in call("presets", "--layers").err
+    assert call("presets", "copy", "--layers").out == "copy is counted from data; it has no layers\n"
+
+
+def test_a_textbook_model_trains_as_it_is(tmp_path: Path) -> None:
+    """The settings of the preset are those of the run, whatever the planner would choose for the data."""
+    values = [f"{math.sin(step / 3):.3f}" for step in range(60)]
+    rows = [" ".join(values[at : at + 20]) + f"\t{values[at + 20]}\n" for at in range(40)]
+    (tmp_path / "series.tsv").write_text("".join(rows))
+    run = tmp_path / "run"
+    told = call("train", tmp_path / "series.tsv", "preset=series-attention", "train.steps=4", "--run", run)
+    assert told.code == 0, told.err
+    assert "preset: series-attention, as asked" in told.err
+    assert "regress, 33 parameters" in call("info", run).out
+    (tmp_path / "pairs.tsv").write_text("".join(f"some words {at}\tother words {at}\n" for at in range(50)))
+    asked = configure(str(tmp_path / "pairs.tsv"), ["preset=character-lstm"])[0]
+    assert (asked.tokenizer.source.kind, asked.model.tie) == ("characters", "none")
 
 
 def test_every_paper_has_its_presets() -> None:
@@ -255,9 +310,12 @@ def test_recurrent_encoder_has_the_size_of_torchs(name: str) -> None:
     """Torch's layers of the same sizes, less the second bias of every gate."""
     stack = model_of(name).encoder
     assert isinstance(stack, RecurrentEncoderConfig)
-    kind = {"lstm": nn.LSTM, "gru": nn.GRU}[stack.cell.kind]
-    expected = config.preset_notes(name)["vocabulary"][0] * stack.embedding
-    for number, (inputs, width) in enumerate(zip((stack.embedding, *stack.sizes), stack.sizes, strict=False)):
+    kind = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[stack.cell.kind]
+    numbers, vocabulary = type(built(name)) is Regressor, config.preset_notes(name)["vocabulary"][0]
+    expected = 0 if numbers else vocabulary * stack.embedding
+    for number, (inputs, width) in enumerate(
+        zip((stack.embedding or vocabulary, *stack.sizes), stack.sizes, strict=False)
+    ):
         both = stack.direction == "both" or (stack.direction == "first-both" and number == 0)
         with torch.device("meta"):
             theirs = kind(inputs, width // 2 if both else width, bidirectional=both)
@@ -270,6 +328,6 @@ def test_recurrent_encoder_has_the_size_of_torchs(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if 0 < config.preset_notes(name)["parameters"] < 7e6])
 def test_built_for_real_it_counts_the_same(name: str) -> None:
     whole = config.build({"preset": name, "data": {"train": "pairs.tsv"}})
-    real = build_model(whole, *config.preset_notes(name)["vocabulary"])
+    real = task_of(whole).untrained(whole, *config.preset_notes(name)["vocabulary"])
     assert {part.device.type for part in real.parameters()} == {"cpu"}
     assert parameter_count(real) == config.preset_notes(name)["parameters"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import SOS
 from dragoman.models.config import EncoderDecoderConfig
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
     LuongDecoderConfig,
@@ -108,6 +108,25 @@ def test_sutskever_starts_from_the_source_and_never_sees_it_again() -> None:
         seen = torch.cat([x, embedded[:, step]], -1)
         out.append(torch.tanh(seen @ decoder.readout.linear.weight.T + decoder.readout.linear.bias))  # type: ignore[attr-defined]
     check(model, torch.stack(out, 1))
+
+
+def test_layers_may_have_widths_of_their_own() -> None:
+    """Two LSTMs of torch with the same weights, each with the size that its layer has."""
+    sizes = (9, 4)
+    model = build(FixedContextDecoderConfig(embedding=5, width=4, layers=2, widths=sizes, begin="zero", dropout=0.0,
+                                            context="every-step", readout=StateReadout()))  # fmt: skip
+    tokens, memory = torch.tensor([[3, 4, 5, 6]]), torch.randn(1, 6)
+    state = State(static=(memory,), cache=tuple((torch.zeros(1, size),) * 2 for size in sizes), length=0)
+    hidden, after = model.decoder(tokens, state)
+    x = torch.cat([model.decoder.embedding(tokens), memory[:, None].expand(-1, 4, -1)], -1)
+    for cell, size, state_after in zip(model.decoder.stack.cells, sizes, after.cache, strict=True):
+        theirs = torch.nn.LSTM(x.shape[2], size, batch_first=True)
+        for ours, name in zip(cell.torch_weights(), ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"),
+                              strict=True):  # fmt: skip
+            getattr(theirs, name).data = ours.data
+        x, (last, memory_cell) = theirs(x)
+        torch.testing.assert_close(state_after, (last[0], memory_cell[0]))
+    torch.testing.assert_close(hidden, x)
 
 
 def test_cho_feeds_the_context_to_every_step_and_reads_out_by_maxout() -> None:
@@ -257,6 +276,21 @@ PROBLEMS = {
     ),
     "decoder.residual_from: found 9": EncoderDecoderConfig(
         tie="none", encoder=ENCODER, decoder=LuongDecoderConfig(embedding=5, width=6, residual_from=9)
+    ),
+    "decoder.widths: found 1, expected one for each of 2 layers": EncoderDecoderConfig(
+        tie="none", encoder=ENCODER, decoder=LuongDecoderConfig(embedding=5, width=6, layers=2, widths=(6,))
+    ),
+    "decoder.width: found 6, expected 8": EncoderDecoderConfig(
+        tie="none", encoder=ENCODER, decoder=LuongDecoderConfig(embedding=5, width=6, layers=2, widths=(6, 8))
+    ),
+    "decoder.residual_from: found widths that differ": EncoderDecoderConfig(
+        tie="none", encoder=ENCODER, decoder=LuongDecoderConfig(
+            embedding=5, width=6, layers=3, widths=(6, 8, 6), residual_from=2
+        ),
+    ),
+    "decoder.begin: 'copy' needs a recurrent": EncoderDecoderConfig(
+        tie="none", encoder=RecurrentEncoderConfig(embedding=5, width=6, layers=2, direction="forward"),
+        decoder=FixedContextDecoderConfig(embedding=5, width=6, layers=2, widths=(4, 6), begin="copy"),
     ),
     "tie: 'target' needs equal sizes": EncoderDecoderConfig(
         encoder=ENCODER, decoder=FixedContextDecoderConfig(embedding=5, width=6, readout=StateReadout())

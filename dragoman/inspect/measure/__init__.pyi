@@ -8,6 +8,7 @@ from dragoman.inspect.measure.cost import bench_layers as bench_layers
 from dragoman.inspect.measure.cost import saved_bytes as saved_bytes
 from dragoman.inspect.measure.cost import timed as timed
 from dragoman.inspect.measure.evaluated_files import evaluate_files as evaluate_files
+from dragoman.inspect.measure.preset_sizes import preset_layers as preset_layers
 from dragoman.inspect.measure.run_summary import best_validation as best_validation
 from dragoman.inspect.measure.run_summary import info as info
 from dragoman.inspect.measure.score_plots import alignment_lines as alignment_lines

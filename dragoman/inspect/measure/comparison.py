@@ -486,25 +486,31 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
     )  # fmt: skip
 
 
-def story_view(steps: Sequence[tuple[str, str, Sequence[str]]], scores: Mapping[str, Any]) -> View:
-    """One paragraph for each step of a ladder: its name, what changes and why, the views that show it, its score."""
-    rows, metric = {row["name"]: row["scores"] for row in scores["rows"]}, scores["metrics"][0]
+def story_view(steps: Sequence[tuple[str, int, str, Sequence[str]]], scores: Mapping[str, Any]) -> View:
+    """For each step of a ladder: its name and year, what changes and why, the views that show it, score and costs."""
+    rows, metric = {row["name"]: row for row in scores["rows"]}, scores["metrics"][0]
     told: list[dict[str, Any]] = []
-    for name, change, figures in steps:
-        own = rows[name][metric["name"]]
+    costs = ("parameters", "training_tokens_per_second", "decoding_sentences_per_second")
+    for name, year, change, figures in steps:
+        own = rows[name]["scores"][metric["name"]]
         line = f"Here it scores {own['score']:.1f} {metric['label']} ({own['low']:.1f} to {own['high']:.1f})"
         if told:
             before = told[-1]["name"]
             difference = own["score"] - told[-1]["score"]
             more = f"{abs(difference):.1f} {'more' if difference > 0 else 'less'} than"
             line += f", {more if abs(difference) >= 0.05 else 'as much as'} the {before}"
-        told.append({"name": name, "text": f"{change} {line}.", "score": own["score"], "figures": list(figures)})
+        told.append(
+            {
+                "name": name, "year": year, "text": f"{change} {line}.", "score": own["score"], "low": own["low"],
+                "high": own["high"], "figures": list(figures), **{cost: rows[name].get(cost) for cost in costs},
+            }
+        )  # fmt: skip
     return View(
         "story",
         "The ladder",
         "Each step changes one thing and trains on the same pairs; the networks have the same batches and budget. The "
         "figures in the text are those of these runs.",
-        {"steps": told, "metric": metric["label"]},
+        {"steps": told, "metric": metric["label"], "higher": metric["higher"]},
     )
 
 

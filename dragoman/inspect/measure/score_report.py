@@ -29,7 +29,7 @@ def baseline_text(scores: Mapping[str, Any], name: str) -> str:
 def score_lines(scores: Mapping[str, Any], hidden: Set[str] = frozenset()) -> Iterator[str]:
     """Scores of texts, without the `hidden` metrics."""
     metrics = {name: metric for name, metric in metrics_by_name().items() if name in scores and name not in hidden}
-    width = max(15, *(len(metric.label) + 1 for metric in metrics.values()))
+    width = max([15, *(len(metric.label) + 1 for metric in metrics.values())])
     for name, metric in metrics.items():
         value = math.inf if scores[name] is None else scores[name]  # JSON has no infinity
         shown = f"{metric.format(value):>10}"

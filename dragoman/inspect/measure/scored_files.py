@@ -36,6 +36,7 @@ from dragoman.scoring import (
     compare_to_baseline,
     edit_alignments,
     intervals,
+    invalid_words,
     read_alignments,
     score_buckets,
     select_metrics,
@@ -76,6 +77,12 @@ def score_files(
     """Score a file of outputs line by line; a line of references may hold several, separated by tabs."""
     options = options or ScoreOptions()
     options.check()
+    if not references:
+        if options.words is None or options != ScoreOptions(words=options.words):
+            raise DataError("found no references; expected a file of them, or --words alone")
+        outputs = list(read_lines(hypotheses))
+        found = invalid_words(outputs, read_lines(options.words))
+        return FileScores({"segments": len(outputs), "invalid_words": found.as_dict(), "signatures": {}}, found.lines())
     if options.plot is not None:
         check_plot_path(options.plot)
     metrics = select_metrics(options.metrics, options.units)
@@ -124,6 +131,10 @@ def score_files(
             lines += [*bucket_lines(metric, parts, unit_label), ""]
             if options.plot and name == next(iter(metrics)):
                 draw_buckets(parts, metric, options.plot, unit_label, joined=key != "by_tag")
+    if options.words is not None:
+        found = invalid_words(outputs, read_lines(options.words))
+        scores["invalid_words"] = found.as_dict()
+        lines += [*found.lines(), ""]
     if options.intervals:
         scores["intervals"] = intervals(metrics, counts, options.draws, options.seed)
     scores["signatures"] = {name: counted.signature for name, counted in counts.items()}

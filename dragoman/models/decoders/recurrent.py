@@ -75,6 +75,7 @@ class RecurrentDecoderBase:
     layers: Depth = setting(1, help="number of layers")
     embedding: SizeOrNone = setting(256, help="size of the target embeddings; 0: one-hot vectors without weights")
     width: Size = setting(512, help="size of the recurrent state")
+    widths: tuple[Size, ...] = setting((), help="size of each layer; the last must be width; empty: width for all")
     begin: Literal["project", "copy", "zero"] = setting(
         "project", help="initial states: tanh(W final) of the encoder, its own states layer by layer, or zeros"
     )
@@ -83,6 +84,11 @@ class RecurrentDecoderBase:
     )
     dropout: Share = setting(0.2, help="dropout on embeddings, between layers and before the output layer")
     variational: bool = setting(False, help="one dropout mask for all steps of a sequence (Gal and Ghahramani 2016)")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The size of every layer."""
+        return self.widths or (self.width,) * self.layers
 
 
 @dataclass(frozen=True)
@@ -104,16 +110,18 @@ class CellStack(nn.Module):
         super().__init__()
         self.residual_from = config.residual_from
         self.first = first  # the number of the lowest layer, counted from 1
-        widths = [config.width if layer > 1 else inputs for layer in range(first, config.layers + 1)]
-        self.cells = nn.ModuleList(build_cell(config.cell, size + extra, config.width) for size in widths)
+        sizes = config.sizes[first - 1 :]
+        self.cells = nn.ModuleList(
+            build_cell(config.cell, below + extra, size) for below, size in zip((inputs, *sizes), sizes, strict=False)
+        )
         self.dropout = build_dropout(config)
-        self.width = config.width
+        self.inputs = (inputs, *sizes[:-1])  # of every layer, without what each reads beside
 
     def masks(self, like: Tensor) -> list[Tensor] | None:
         """One mask per layer of variational dropout, for a caller that runs step by step; None: no such dropout."""
         if not (self.training and isinstance(self.dropout, VariationalDropout)):
             return None
-        return [self.dropout(like.new_ones(like.shape[0], 1, self.width)) for _ in self.cells]
+        return [self.dropout(like.new_ones(like.shape[0], 1, size)) for size in self.inputs]
 
     def forward(
         self,
@@ -144,10 +152,9 @@ class InitialState(nn.Module):
 
     def __init__(self, config: RecurrentDecoderBase, memory_width: int, num_states: int) -> None:
         super().__init__()
-        self.kind, self.num_states, self.layers, self.width = config.begin, num_states, config.layers, config.width
-        size = config.width * num_states
-        count = config.layers if config.begin == "project" else 0
-        self.project = nn.ModuleList(nn.Linear(memory_width, size) for _ in range(count))
+        self.kind, self.num_states, self.layers, self.sizes = config.begin, num_states, config.layers, config.sizes
+        sizes = config.sizes if config.begin == "project" else ()
+        self.project = nn.ModuleList(nn.Linear(memory_width, size * num_states) for size in sizes)
 
     def forward(self, memory: Memory) -> tuple[CellState, ...]:
         """The state of every layer, each tensor (B, D).
@@ -158,8 +165,8 @@ class InitialState(nn.Module):
             assert len(memory.states) == self.layers, "the encoder has no such states"
             return memory.states
         if self.kind == "zero":
-            zeros = memory.keys.new_zeros(memory.keys.shape[0], self.width)
-            return tuple((zeros,) * self.num_states for _ in range(self.layers))
+            rows = memory.keys.shape[0]
+            return tuple((memory.keys.new_zeros(rows, size),) * self.num_states for size in self.sizes)
         states = []
         unused = max(0, len(memory.final) - self.layers)  # the lowest encoder layers, where there are more
         for layer, project in enumerate(self.project, start=unused):
@@ -176,13 +183,19 @@ class CellDecoder(Decoder):
     @classmethod
     def problems(cls, config: Any, around: ModelContext) -> Iterator[str]:
         cells = around.cells
-        if cells is not None and cells[:3] != (config.cell, config.layers, config.width):
+        if cells is not None and (config.widths or cells[:3] != (config.cell, config.layers, config.width)):
             cells = None  # its cells are not those of the decoder
         if config.begin == "copy" and cells is None:
             yield (
                 "decoder.begin: 'copy' needs a recurrent encoder of one direction with the decoder's cell, layers "
                 "and width"
             )
+        if config.widths and len(config.widths) != config.layers:
+            yield f"decoder.widths: found {len(config.widths)}, expected one for each of {config.layers} layers"
+        elif config.widths and config.widths[-1] != config.width:
+            yield f"decoder.width: found {config.width}, expected {config.widths[-1]}, the last of the widths"
+        elif config.residual_from > 1 and len({*config.sizes[config.residual_from - 2 :]}) > 1:
+            yield "decoder.residual_from: found widths that differ from there on, expected one width"
         if around.share_cells:
             yield from cls.sharing_problems(config, around._replace(cells=cells))
         if config.variational and config.dropout and around.in_chunks:
@@ -292,10 +305,11 @@ class RecurrentDecoder(CellDecoder):
         self.embedding = embedding
         self.width = config.output_width or embedding.width
         self.to_all = config.context_to == "all"
-        self.attention = build_rnn_attention(config.attention, config.width, memory_width)
+        bottom = config.sizes[0]
+        self.attention = build_rnn_attention(config.attention, bottom, memory_width)
         context = self.attention.width
-        self.bottom = build_cell(config.cell, embedding.width + context, config.width)
-        self.upper = CellStack(config, config.width, context if self.to_all else 0, first=2)
+        self.bottom = build_cell(config.cell, embedding.width + context, bottom)
+        self.upper = CellStack(config, bottom, context if self.to_all else 0, first=2)
         self.begin = InitialState(config, memory_width, self.bottom.num_states)
         self.readout = Readout(config.readout, config.width + context + embedding.width, self.width)
         self.dropout = build_dropout(config)

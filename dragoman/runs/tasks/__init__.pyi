@@ -9,6 +9,7 @@ from dragoman.runs.tasks.config import build as build
 from dragoman.runs.tasks.config import from_table as from_table
 from dragoman.runs.tasks.config import load as load
 from dragoman.runs.tasks.config import preset_listing as preset_listing
+from dragoman.runs.tasks.config import preset_notes as preset_notes
 from dragoman.runs.tasks.config import preset_page as preset_page
 from dragoman.runs.tasks.config import preset_table as preset_table
 from dragoman.runs.tasks.config import preset_text as preset_text

@@ -193,6 +193,10 @@ class Task:
         """The untrained model for these vocabularies."""
         raise NotImplementedError
 
+    def untrained(self, config: Config, source: int, target: int) -> Any:
+        """The untrained network for vocabularies of these sizes, as the notes of a preset have them."""
+        raise NotImplementedError
+
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """The object that measures the model during training; by default for text that a search decodes."""
         from dragoman.training import Seq2SeqValidator

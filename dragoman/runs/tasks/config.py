@@ -169,7 +169,6 @@ def preset_listing() -> str:
     """One line for each preset: parameters, and what it is of."""
     notes = {name: preset_notes(name) for name in preset_names()}
     rows = (
-        f"{name:<25}{note['parameters'] / 1e6:>6.1f} M  {note['about']} ({note['authors']})\n"
-        for name, note in notes.items()
+        f"{name:<25}{note['parameters']:>12,}  {note['about']} ({note['authors']})\n" for name, note in notes.items()
     )
     return "".join(rows)

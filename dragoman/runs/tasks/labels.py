@@ -96,6 +96,17 @@ def read_tokenizer(config: Config, source: SourceReader) -> SourceReader:
     return source.innermost if pretrained else source
 
 
+def build_inputs(config: Config, size: int, space: int | None = None) -> nn.Module:
+    """What reads tokens of a vocabulary of this size, or series with so many numbers in a step."""
+    from dragoman.models import SeriesInput
+    from dragoman.models.layers import build_embedding
+
+    width = encoder_of(config).embedding
+    if isinstance(config.tokenizer.source, NumbersConfig):
+        return SeriesInput(width, size)
+    return build_embedding(size, width, PAD, space, sides=("source",))
+
+
 class LabelTask(Task):
     """A task whose model reads text, numbers or features and answers without a search."""
 
@@ -114,20 +125,21 @@ class LabelTask(Task):
         return Collator(source_collator(source, apart, ends), self.example_format(config).target_collator)
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
-        from dragoman.models import FeatureInput, SeriesInput
-        from dragoman.models.layers import build_embedding
+        from dragoman.models import FeatureInput
 
         inputs: nn.Module
         if source.reads_files:
             inputs = FeatureInput(len(source), config.model.augment, extractor_of(source).scale)
-        elif isinstance(config.tokenizer.source, NumbersConfig):
-            inputs = SeriesInput(encoder_of(config).embedding, source.channels)
         else:
-            width = encoder_of(config).embedding
-            inputs = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space, sides=("source",))
+            numbers = isinstance(config.tokenizer.source, NumbersConfig)
+            size = source.channels if numbers else len(read_tokenizer(config, source))
+            inputs = build_inputs(config, size, source.space)
         words = len(source) if source.separator is None else source.separator
         model: nn.Module = self.models.of(config.model).model(config.model, inputs, len(target), keep_from=words)
         return set_lower_case(model, read_tokenizer(config, source))
+
+    def untrained(self, config: Config, source: int, target: int) -> Any:
+        return self.models.of(config.model).model(config.model, build_inputs(config, source), target, keep_from=source)
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         from dragoman.training import LabelValidator
@@ -227,6 +239,8 @@ class RegressConfig(PooledTaskConfig):
             return
         if self.model.label_smoothing:
             yield f"model.label_smoothing: found {self.model.label_smoothing}, expected 0: a number is not a label"
+        if self.model.head != "softmax":
+            yield f"model.head: found {self.model.head!r}, which tells two labels apart; leave it out for numbers"
 
 
 class Regress(LabelTask):

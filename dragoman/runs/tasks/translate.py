@@ -154,6 +154,9 @@ class Translate(Task):
         copies = (decoder := decoder_of(config)) is not None and decoder.copies_words
         return pair_format(config.tokenizer, copies)
 
+    def untrained(self, config: Config, source: int, target: int) -> Any:
+        return build_model(config, source, target)
+
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if config.model.kind in TRANSDUCERS:
             return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)

@@ -131,3 +131,18 @@ export function bars({ rows, pick, label = "bar chart", low = null, high = null,
   });
   return picture;
 }
+
+// Pictures below each other in one, each under its title: [title, picture].
+export function stacked(parts, label) {
+  const sizes = parts.map(([, picture]) => ["width", "height"].map((name) => Number(picture.getAttribute(name))));
+  const [width, height] = [Math.max(...sizes.map((size) => size[0])), sizes.reduce((sum, size) => sum + size[1] + 30, 0)];
+  const whole = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+  let top = 0;
+  parts.forEach(([title, picture], index) => {
+    whole.append(svg("text", { x: 0, y: top + 18, "font-weight": 600 }, title));
+    picture.setAttribute("y", top + 26);
+    whole.append(picture);
+    top += sizes[index][1] + 30;
+  });
+  return whole;
+}

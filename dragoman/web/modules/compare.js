@@ -1,7 +1,7 @@
 // The page of a comparison: scores, curves, lengths, significance, outputs, attention, gradients and cost.
 
 import { el, figure, number, onState, put, readState, select, setState, table, tensor, toggle } from "./core.js";
-import { bars, colourOf, lineChart } from "./chart.js";
+import { bars, colourOf, lineChart, stacked } from "./chart.js";
 import { heatmap } from "./heat.js";
 import { drawExposure } from "./forcing.js";
 import { drawPadding } from "./padding.js";
@@ -40,11 +40,16 @@ const STEP_FIGURES = {
 };
 
 function drawStory(view, data) {
-  const { steps, metric } = view.data;
+  const { steps, metric, higher = true } = view.data;
+  const dated = (step) => (step.year ? `${step.year} ${step.name.replace(` ${step.year}`, "")}` : step.name); // the year first: ends of long labels are cut
+  // What a report without years has not measured is left out.
+  const parts = [["score", `${metric} (${higher ? "higher" : "lower"} is better)`, 1], ["parameters", "parameters", 0], ["training_tokens_per_second", "training tokens per second", 0], ["decoding_sentences_per_second", "decoded sentences per second", 1]]
+    .filter(([key]) => steps.some((step) => step[key]));
+  const shownAs = (step, key, digits) => (step[key] === undefined || step[key] === null ? "–" : step[key].toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
   const frames = [figure({
-    name: "ladder", title: "scores up the ladder",
-    drawing: () => bars({ rows: steps.map((step, index) => ({ label: step.name, value: step.score, text: number(step.score, 1), colour: colourOf(index) })), low: 0, label: "score of each step" }),
-    rows: () => [["step", metric], steps.map((step) => [step.name, step.score]), { numeric: [1] }],
+    name: "ladder", title: "years, scores, sizes and speeds up the ladder",
+    drawing: () => stacked(parts.map(([key, title, digits]) => [title, bars({ rows: steps.map((step, index) => ({ label: dated(step), value: step[key] ?? 0, text: shownAs(step, key, digits), colour: colourOf(index) })), low: 0, label: `${title} of each step` })]), "the ladder"),
+    rows: () => [["step", "year", ...parts.map(([, title]) => title)], steps.map((step) => [step.name, step.year ?? "", ...parts.map(([key]) => step[key] ?? "")]), { numeric: parts.map((_, place) => place + 2) }],
     data: () => view.data,
   })];
   const drawn = (step, index) => step.figures.flatMap((kind) => {
@@ -55,7 +60,7 @@ function drawStory(view, data) {
     return found.map((frame) => el("div", {}, el("h4", {}, other.title), kind === "attentions" ? null : legend(frame.names), frame));
   });
   onState(() => frames.forEach((frame) => frame.draw()));
-  return [frames[0], el("ol", {}, steps.map((step, index) => el("li", {}, el("h3", {}, step.name), el("p", {}, step.text), el("div", { class: "columns" }, drawn(step, index)))))];
+  return [frames[0], el("ol", {}, steps.map((step, index) => el("li", {}, el("h3", {}, dated(step)), el("p", {}, step.text), el("div", { class: "columns" }, drawn(step, index)))))];
 }
 
 // A row for each configuration, a column for each task.
