@@ -68,7 +68,8 @@ def _score(module: SingleHeadAttention) -> tuple[list[str], dict[str, Any], str]
         constants["W_k"], keys = module.keys.weight, "K"
         lines = ["K = H @ W_k.T"]
     if isinstance(score, AdditiveScore):
-        constants |= {"W": weight_of(score.query), "U": score.key.weight, "b": score.key.bias, "v": score.score.weight[0]}
+        constants |= {"W": weight_of(score.query), "U": score.key.weight, "b": score.key.bias}
+        constants["v"] = score.score.weight[0]
         return [*lines, f"e = torch.tanh(W @ s + {keys} @ U.T + b) @ v"], constants, "Additive attention (Bahdanau)"
     title = "Dot-product attention"
     if isinstance(score.key, nn.Linear):
@@ -78,7 +79,8 @@ def _score(module: SingleHeadAttention) -> tuple[list[str], dict[str, Any], str]
         line = f"e = g * (F.normalize({keys}, dim=-1) @ F.normalize(s, dim=-1))"
         return [*lines, line], constants | {"g": score.sharpness}, "Cosine attention"
     if score.scale != 1:
-        return [*lines, f"e = {keys} @ s / d ** 0.5"], constants | {"d": round(score.scale**-2)}, "Scaled dot-product attention"
+        constants["d"], title = round(score.scale**-2), "Scaled dot-product attention"
+        return [*lines, f"e = {keys} @ s / d ** 0.5"], constants, title
     return [*lines, f"e = {keys} @ s"], constants, title
 
 

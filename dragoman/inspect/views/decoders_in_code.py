@@ -14,7 +14,14 @@ from dragoman.inspect.views.parts_in_code import Part, Recording, known, plus, w
 from dragoman.inspect.views.plain_code import Code
 from dragoman.inspect.views.states import cell_axis, joined_states
 from dragoman.inspect.views.subject import Axis, plain_axis
-from dragoman.models import FixedContextDecoder, LuongDecoder, PointerGenerator, RecurrentDecoder, Stream, TransformerBlock
+from dragoman.models import (
+    FixedContextDecoder,
+    LuongDecoder,
+    PointerGenerator,
+    RecurrentDecoder,
+    Stream,
+    TransformerBlock,
+)
 from dragoman.models.layers import SingleHeadAttention
 
 Parts = Mapping[str, Part]
@@ -54,7 +61,9 @@ class _Steps:
     inputs: dict[str, Tensor] = field(default_factory=dict)
     state: dict[str, Tensor] = field(default_factory=dict)
 
-    def cells(self, names: Sequence[str], x: str, *, first: int, layers: int, extra: str = "", residual: int = 0) -> str:
+    def cells(
+        self, names: Sequence[str], x: str, *, first: int, layers: int, extra: str = "", residual: int = 0
+    ) -> str:
         """Read x by cells on top of each other; the name of what the top one gives."""
         for number, name in enumerate(names, first):
             part, last = self.parts[name], f"_{number}" if layers > 1 else ""
@@ -141,7 +150,8 @@ def recurrent_decoder(recording: Recording, name: str, module: Any, parts: Parts
             residual=stack.residual_from,
         )  # fmt: skip
         built.read_out(module.readout, [top, "c", "y"])
-        title, about = "Decoder with attention before the cell (Bahdanau)", about + "The state before this step attends."
+        title = "Decoder with attention before the cell (Bahdanau)"
+        about += "The state before this step attends."
         about += " Of each pair of entries the larger one is kept." if module.readout.kind == "maxout" else ""
     elif isinstance(module, LuongDecoder):
         x = "y"
@@ -155,7 +165,8 @@ def recurrent_decoder(recording: Recording, name: str, module: Any, parts: Parts
         else:
             built.constants["W_r"] = weight_of(module.combine)
             built.lines.append(f"r = torch.tanh(W_r @ torch.cat([c, {top}]))")
-        title, about = "Decoder with attention after the cell (Luong)", about + "The state after this step attends."
+        title = "Decoder with attention after the cell (Luong)"
+        about += "The state after this step attends."
     else:
         context = []
         if module.every_step:
@@ -164,7 +175,8 @@ def recurrent_decoder(recording: Recording, name: str, module: Any, parts: Parts
             names, "torch.cat([y, z])" if context else "y", first=1, layers=layers, residual=stack.residual_from
         )
         built.read_out(module.readout, [top, *context, "y"])
-        title, about = "Decoder with a fixed context", about + "It sees the source as one vector."
+        title = "Decoder with a fixed context"
+        about += "It sees the source as one vector."
     built.probabilities(name)
     return built.part(name, title, about)
 
@@ -200,10 +212,13 @@ def pointer_generator(recording: Recording, name: str, module: Any) -> Part | No
     return Part(name, "Pointer-generator", about, Code(lines, constants), state, rows, inputs, columns, ("a",))
 
 
-def transformer_block(recording: Recording, name: str, module: TransformerBlock, parts: Parts, rows: Axis) -> Part | None:
+def transformer_block(
+    recording: Recording, name: str, module: TransformerBlock, parts: Parts, rows: Axis
+) -> Part | None:
     """One block of a Transformer over all positions."""
     call = recording.once(name)
-    names = {"self_attention": f"{name}.attention"} | ({"cross_attention": f"{name}.cross"} if hasattr(module, "cross") else {})
+    names = {"self_attention": f"{name}.attention"}
+    names |= {"cross_attention": f"{name}.cross"} if hasattr(module, "cross") else {}
     if call is None or any(own not in parts for own in names.values()):
         return None
     constants: dict[str, Any] = {function: parts[own].code for function, own in names.items()}
@@ -225,7 +240,8 @@ def transformer_block(recording: Recording, name: str, module: TransformerBlock,
     if module.pre_norm:
         lines.append(f"N = {normed.format(x)}")
     layer, read = module.feedforward, "N" if module.pre_norm else x
-    constants |= known(W_1=weight_of(layer.widen), b_1=layer.widen.bias, W_2=weight_of(layer.narrow), b_2=layer.narrow.bias)
+    constants |= known(W_1=weight_of(layer.widen), b_1=layer.widen.bias)
+    constants |= known(W_2=weight_of(layer.narrow), b_2=layer.narrow.bias)
     wide, activation = f"{read} @ W_1.T{plus('b_1', layer.widen.bias)}", FEED_FORWARD[layer.activation]
     if layer.gate is not None:
         constants |= known(W_g=weight_of(layer.gate), b_g=layer.gate.bias)

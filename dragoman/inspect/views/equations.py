@@ -13,7 +13,7 @@ from dragoman.inspect.views.attention_layers import attention_layers
 from dragoman.inspect.views.decoders_in_code import cell_parts, decoder_parts
 from dragoman.inspect.views.figures import INK, chosen, new_figure
 from dragoman.inspect.views.parts_in_code import Part, record
-from dragoman.inspect.views.plain_code import assigned
+from dragoman.inspect.views.plain_code import as_text, assigned
 from dragoman.inspect.views.subject import Axis, Subject
 from dragoman.inspect.views.view import View
 
@@ -31,14 +31,13 @@ def plain_parts(subject: Subject) -> list[Part]:
 
 
 def equations_view(subject: Subject) -> View | None:
-    parts = [(part, part.difference()) for part in plain_parts(subject)] if isinstance(subject.model, torch.nn.Module) else []
+    parts = plain_parts(subject)
     if not parts:
         return None
-    shown = [{**_shown(part), "difference": difference} for part, difference in parts]
-    seen: set[tuple[str, ...]] = set()
-    first = [tuple(one["text"]) not in seen and not seen.add(tuple(one["text"])) for one in shown]  # type: ignore[func-returns-value]
+    shown = [_shown(part) for part in parts]
+    first = {tuple(one["text"]): place for place, one in reversed(list(enumerate(shown)))}.values()
     left, kept = MAX_NUMBERS, []
-    for place in sorted(range(len(shown)), key=lambda place: not first[place]):  # one of each kind comes before others
+    for place in dict.fromkeys([*first, *range(len(shown))]):  # one of each kind comes before all others
         left -= sum(value["numbers"].numel() for value in shown[place]["values"])
         kept += [place] if left >= 0 or not kept else []
     return View(
@@ -56,12 +55,16 @@ def _shown(part: Part) -> dict[str, Any]:
     values = {**part.inputs, **part.values}
     return {
         "name": part.name, "title": part.title, "about": part.about, "formulas": code.formulas, "text": code.text,
-        "code": list(code.lines), "names": [assigned(line) for line in code.lines], "inputs": list(part.inputs),
+        "code": list(code.lines), "names": [assigned(line) for line in code.lines], 
+        "inputs": [{"name": name, "formula": code.symbol(name)} for name in part.inputs],
         "rows": _cut(part.rows), "columns": None if part.columns is None else _cut(part.columns),
         "values": [_value(part, name, value) for name, value in values.items()],
         "given": [
-            {"name": name, "shape": list(value.shape)} for name, value in code.constants.items() if isinstance(value, Tensor)
+            {"name": name, "shape": list(value.shape)}
+            for name, value in code.constants.items()
+            if isinstance(value, Tensor)
         ],
+        "difference": part.difference(),
     }  # fmt: skip
 
 
@@ -92,7 +95,7 @@ def draw_equations(view: View, layer: str | None) -> Any:
     """Formulas, code and the numbers of the first step of one part."""
     part = chosen(view.data["parts"], layer)
     values = {value["name"]: value for value in part["values"]}
-    rows = [(f"{name} is given", "", [name]) for name in part["inputs"]]
+    rows = [(f"{as_text(one['formula'])} is given", "", [one["name"]]) for one in part["inputs"]]
     rows += list(zip(part["text"], part["code"], part["names"], strict=True))
     lines: list[tuple[str, str, str]] = []
     for text, code, names in rows:

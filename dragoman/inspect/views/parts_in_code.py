@@ -46,11 +46,12 @@ class Part:
         return self.computed(TORCH)
 
     def computed(self, library: Library) -> dict[str, Any]:
+        code = self.code.read_by(library)
         if not self.inputs:
-            return self.code.run({}, library)
+            return code.compute({}, library)
         steps = len(next(iter(self.inputs.values())))
-        found = [self.code.run({name: value[t] for name, value in self.inputs.items()}, library) for t in range(steps)]
-        return {name: library.torch.stack([one[name] for one in found]) for name in self.code.assigned}
+        found = [code.compute({name: value[t] for name, value in self.inputs.items()}, library) for t in range(steps)]
+        return {name: library.torch.stack([one[name] for one in found]) for name in code.assigned}
 
     def difference(self) -> float:
         """The largest difference between the plain code and the run; a DisagreementError above the tolerance."""
@@ -102,9 +103,12 @@ def record(subject: Subject) -> Recording:
     def watch(module: nn.Module, found: Products) -> None:
         products.setdefault(names.get(id(module), ""), []).append(found)
 
-    with record_attention(subject.model) as weights, watch_products(watch), record_cells(subject.model) as cells:
-        with _record_calls(subject.model, names, calls):
-            subject.log_probabilities()
+    model = subject.model
+    with (
+        record_attention(model) as weights, watch_products(watch), record_cells(model) as cells,
+        _record_calls(model, names, calls),
+    ):  # fmt: skip
+        subject.log_probabilities()
     return Recording(subject, cells, weights, products, calls)
 
 

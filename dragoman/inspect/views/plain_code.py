@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +17,10 @@ from torch.nn import functional as F
 
 Tree = list[Any]
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "mu": "μ"}
-NAMES = {"sigmoid": "σ", "relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "elu": "ELU", "layer_norm": "LN", "rms_norm": "RMS", "amax": "max", "sum": "∑"}
+NAMES = {
+    "sigmoid": "σ", "relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "elu": "ELU", "layer_norm": "LN",
+    "rms_norm": "RMS", "amax": "max", "sum": "∑",
+}  # fmt: skip
 SIGNS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "−", ast.Mult: "⊙", ast.MatMult: "", ast.LtE: "≤", ast.Lt: "<", ast.USub: "−"
 }  # fmt: skip
@@ -56,22 +60,33 @@ class Code:
 
     def run(self, values: Mapping[str, Any], library: Library = TORCH) -> dict[str, Any]:
         """What every name that the lines set is for these values of the others."""
+        return self.read_by(library).compute(values, library)
+
+    def read_by(self, library: Library) -> Code:
+        """With constants as the library's own, so that `compute` reads none of them again."""
+        own = {
+            name: value.read_by(library) if isinstance(value, Code) else library.read(value)
+            for name, value in self.constants.items()
+        }
+        return replace(self, constants=own)
+
+    def compute(self, values: Mapping[str, Any], library: Library) -> dict[str, Any]:
         scope: dict[str, Any] = {"torch": library.torch, "F": library.functional}
-        for name, value in {**self.constants, **values}.items():
-            scope[name] = value.function(library) if isinstance(value, Code) else library.read(value)
+        for name, value in self.constants.items():
+            scope[name] = value.function(library) if isinstance(value, Code) else value
+        scope |= {name: library.read(value) for name, value in values.items()}
         exec("\n".join(self.lines), scope)
         return {name: scope[name] for name in self.assigned}
 
     def function(self, library: Library) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            given = replace(library, read=lambda value: library.read(value) if isinstance(value, Tensor) else value)
-            found = self.run(dict(zip(self.takes, arguments, strict=True)), given)
+            found = self.compute(dict(zip(self.takes, arguments, strict=True)), library)
             results = tuple(found[name] for name in self.gives)
             return results if len(results) > 1 else results[0]
 
         return call
 
-    @property
+    @cached_property
     def assigned(self) -> list[str]:
         """The names that the lines set, in their order."""
         return list(dict.fromkeys(name for line in self.lines for name in assigned(line)))
@@ -79,6 +94,10 @@ class Code:
     @property
     def formulas(self) -> list[Tree]:
         return [formula(line, self.constants) for line in self.lines]
+
+    def symbol(self, name: str) -> Tree:
+        """A name of the lines, as formulas write it."""
+        return _Writer(self.constants).tree(ast.Name(name))
 
     @property
     def text(self) -> list[str]:
@@ -144,11 +163,12 @@ class _Writer:
         letter: Tree = ["mi", GREEK.get(base, base)]
         if node.id in self.constants or base[0].isupper():
             return ["msub", letter, ["mi", ",".join(below)]] if below else letter
-        time: Tree = ["mtext", "t−1"] if below[-1:] == ["prev"] else ["mi", "t"]
+        before = ["mrow", ["mi", "t"], ["mo", "−"], ["mn", "1"]]
+        time: Tree = before if below[-1:] == ["prev"] else ["mi", "t"]
         below = [one for one in below if one != "prev"]
         if below and below[0].isdigit():  # one of several after another: x_2 is the second x of this step
-            return ["msubsup", letter, time, ["mtext", f"({below[0]})"]]
-        return ["msub", letter, ["mtext", f"{below[0]},{time[1]}"] if below else time]
+            return ["msubsup", letter, time, ["mrow", ["mo", "("], ["mn", below[0]], ["mo", ")"]]]
+        return ["msub", letter, ["mrow", ["mi", below[0]], ["mo", ","], time] if below else time]
 
     def _constant(self, node: ast.Constant) -> Tree:
         return ["mn", f"{node.value:g}" if isinstance(node.value, float) else str(node.value)]

@@ -67,7 +67,7 @@ VIEWS = {
     ),
     "equations": ViewEntry(
         "cells, attention and decoders as formulas, plain PyTorch and numbers",
-        "equations:equations_view,draw_equations",
+        "equations:equations_view,draw_equations", draws_from=("layers",),
     ),
     "lens": ViewEntry(
         "what the model would say after each layer; lengths of the vectors", "logit_lens:lens_view",

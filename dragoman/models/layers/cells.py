@@ -123,7 +123,7 @@ def sums(letter: str, x: str = "x", hidden: str = "h_prev") -> str:
 class RNNCell(Cell):
     """h = tanh(W_hh h' + W_ih x + b)."""
 
-    kind, title = "rnn", "Plain recurrent cell"
+    title = "Plain recurrent cell"
     blocks, num_states, block_names = 1, 1, ("candidate",)
     kernel = "rnn"
 
@@ -183,7 +183,7 @@ class FourBlockLSTM(Cell):
 class LSTMCell(FourBlockLSTM):
     """The usual LSTM, in which other activations may replace both tanh."""
 
-    kind, title = "lstm", "LSTM"
+    title = "LSTM"
 
     def __init__(self, config: LSTMConfig, inputs: int, width: int) -> None:
         super().__init__(config, inputs, width)
@@ -207,7 +207,7 @@ class PeepholeLSTMCell(FourBlockLSTM):
     Peepholes are those of i, f, o.
     """
 
-    kind, title = "peephole-lstm", "LSTM with peepholes"
+    title = "LSTM with peepholes"
 
     def __init__(self, config: PeepholeLSTMConfig, inputs: int, width: int) -> None:
         super().__init__(config, inputs, width)
@@ -254,7 +254,7 @@ class LayerNormLSTMCell(FourBlockLSTM):
     The first two norms have no bias of their own, because b is one.
     """
 
-    kind, title = "layer-norm-lstm", "LSTM with layer norm"
+    title = "LSTM with layer norm"
     kernel = "layer-norm-lstm"
 
     def __init__(self, config: LayerNormLSTMConfig, inputs: int, width: int) -> None:
@@ -301,7 +301,7 @@ class MogrifierLSTMCell(FourBlockLSTM):
     The product with W_ih comes after the gates, so an input is projected in its step.
     """
 
-    kind, title = "mogrifier-lstm", "Mogrifier LSTM"
+    title = "Mogrifier LSTM"
     projects_first = False
 
     def __init__(self, config: MogrifierLSTMConfig, inputs: int, width: int) -> None:
@@ -352,7 +352,7 @@ class MogrifierLSTMCell(FourBlockLSTM):
 class CoupledLSTMCell(Cell):
     """c = f⊙c' + (1−f)⊙ĉ, h = o⊙tanh(c); state (h, c), blocks f, o, ĉ."""
 
-    kind, title = "coupled-lstm", "LSTM with coupled gates"
+    title = "LSTM with coupled gates"
     blocks, num_states, block_names = 3, 2, ("forget gate", "output gate", "candidate")
     letters = ("f", "o", "g")
     kernel = "coupled-lstm"
@@ -383,7 +383,6 @@ class GRUCell(Cell):
     n = tanh(W x + r⊙(U h') + b) with the reset gate after the product, tanh(W x + U (r⊙h') + b) with the gate before.
     """
 
-    kind = "gru"
     blocks, num_states, block_names = 3, 1, ("reset gate", "update gate", "candidate")
     letters = ("r", "z", "n")
 
@@ -435,4 +434,6 @@ CELLS: dict[type, Callable[..., Cell]] = {
 
 
 def build_cell(config: CellConfig, inputs: int, width: int) -> Cell:
-    return CELLS[type(config)](config, inputs, width)
+    cell = CELLS[type(config)](config, inputs, width)
+    cell.config = config
+    return cell

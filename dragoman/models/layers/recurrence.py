@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class Cell(nn.Module):
     projected in one product.
     """
 
-    kind: ClassVar[str] = ""  # of its settings
+    config: Any = None  # its settings
     title: str = "Recurrent cell"
     blocks: int
     block_names: ClassVar[tuple[str, ...]]  # what each block of weight rows computes
