@@ -49,16 +49,16 @@ from dragoman.models.layers.rnn_attention import (
     PredictiveConfig,
     ScaledDotConfig,
 )
-from dragoman.web.page import asset
 from tests.conftest import TrainedFolder, call
 from tests.inspect.test_inside import model_of, recurrent, subject_of
+from tests.web.javascript import run_javascript
 
 # Every kind of cell with its settings, and its last two formulas.
 CELLS: list[tuple[CellConfig, str, str]] = [
     (RNNConfig(), "", "h_t = tanh(W x_t + U h_{t−1} + b)"),
     (RNNConfig(activation="relu"), "", "h_t = ReLU(W x_t + U h_{t−1} + b)"),
     (LSTMConfig(), "c_t = f_t ⊙ c_{t−1} + i_t ⊙ g_t", "h_t = o_t ⊙ tanh(c_t)"),
-    (LSTMConfig(activation="relu", output_activation="sigmoid"), "c_t = f_t ⊙ c_{t−1} + i_t ⊙ g_t", "h_t = o_t ⊙ σ(c_t)"),
+    (LSTMConfig(activation="relu", output_activation="sigmoid"), "", "h_t = o_t ⊙ σ(c_t)"),
     (PeepholeLSTMConfig(), "o_t = σ(W_o x_t + U_o h_{t−1} + b_o + p_o ⊙ c_t)", "h_t = o_t ⊙ tanh(c_t)"),
     (PeepholeLSTMConfig(peepholes="full"), "o_t = σ(W_o x_t + U_o h_{t−1} + b_o + P_o c_t)", "h_t = o_t ⊙ tanh(c_t)"),
     (CoupledLSTMConfig(), "c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ g_t", "h_t = o_t ⊙ tanh(c_t)"),
@@ -88,8 +88,8 @@ def softmax(x: Any, axis: int) -> Any:
 # The functions of formulas, written down once more without torch.
 NUMPY = Library(
     SimpleNamespace(
-        sigmoid=lambda x: 1 / (1 + np.exp(-x)), tanh=np.tanh, relu=lambda x: np.maximum(x, 0), exp=np.exp, cat=np.concatenate,
-        chunk=np.split, softmax=softmax, where=np.where, stack=np.stack, inf=np.inf, amax=np.max,
+        sigmoid=lambda x: 1 / (1 + np.exp(-x)), tanh=np.tanh, relu=lambda x: np.maximum(x, 0), exp=np.exp,
+        cat=np.concatenate, chunk=np.split, softmax=softmax, where=np.where, stack=np.stack, inf=np.inf, amax=np.max,
         sum=lambda x, axis, keepdim: x.sum(axis, keepdims=keepdim), unflatten=lambda x, axis, shape: x.reshape(shape),
     ),
     SimpleNamespace(
@@ -125,19 +125,45 @@ def test_the_printed_equations_of_a_cell_are_what_it_computes(config: CellConfig
             assert np.abs(found[letter] - gate[0].detach().numpy()).max() < 1e-12
 
 
-@pytest.mark.parametrize("config", [config for config, *_ in CELLS], ids=lambda config: config.kind)
-def test_every_kind_of_cell_has_a_diagram_of_its_own(config: CellConfig) -> None:
-    """Seven kinds were drawn as three: a peephole LSTM as the plain one, a GRU's reset gate before the product as after."""
-    (found,) = cell_sizes(torch.nn.ModuleDict({"cell": build_cell(config, 5, 4)}))
-    assert (found["kind"], found["inputs"], found["width"]) == (config.kind, 5, 4)
-    assert found["text"][-1] == next(last for own, _, last in CELLS if own is config)
-    assert f'\n  "{config.kind}": ' in asset("modules/diagrams.js") or f"\n  {config.kind}: " in asset("modules/diagrams.js")
-    for place, tree in enumerate(found["formulas"]):
-        assert as_text(tree) == found["text"][place]
+def test_every_kind_of_cell_has_equations_and_a_diagram_of_its_own(tmp_path: Path) -> None:
+    """Seven kinds were drawn as three: a peephole LSTM as a plain one, a reset gate before the product as after."""
+    cells = torch.nn.ModuleDict({str(place): build_cell(config, 5, 4) for place, (config, *_) in enumerate(CELLS)})
+    found = cell_sizes(cells)
+    for (config, _, last), one in zip(CELLS, found, strict=True):
+        assert (one["kind"], one["inputs"], one["width"]) == (config.kind, 5, 4)
+        assert one["text"][-1] == last
+        assert [as_text(tree) for tree in one["formulas"]] == one["text"]
+    drawn = run_javascript("diagrams", "async (cells) => cells.map(module_diagrams.cellParts)", found, tmp_path)
+    assert len({json.dumps(one) for one in drawn}) == len(CELLS)  # each kind and each of these settings
+    signs = {"tanh": "tanh", "relu": "ReLU", "sigmoid": "σ"}
+    for (config, *_), one in zip(CELLS, drawn, strict=True):
+        names = [text for _, _, text, *_ in one["nodes"]]
+        activation = signs[getattr(config, "activation", "tanh")]
+        assert {f"g: {activation}", f"n: {activation}", activation} & set(names)
+        assert len(one.get("dashed", ())) == (3 if config.kind == "peephole-lstm" else 0)
+        boxes = [(x - half(text), y - 15, x + half(text), y + 15) for x, y, text, *_ in one["nodes"]]
+        for number, (left, top, right, bottom) in enumerate(boxes):
+            assert left >= 0, one["nodes"][number]
+            assert right <= 480, one["nodes"][number]
+            assert 0 <= top < bottom <= one["height"], one["nodes"][number]
+            for other in boxes[:number]:
+                apart = left >= other[2] or right <= other[0] or top >= other[3] - 4 or bottom <= other[1] + 4
+                assert apart, (one["nodes"][number], other)
+        for points in one["arrows"]:  # ends at a node, or leaves the picture
+            x, y = points[-1]
+            at = any(left - 3 <= x <= right + 3 and top - 3 <= y <= bottom + 3 for left, top, right, bottom in boxes)
+            assert at or x == 470, (config.kind, points)
+
+
+def half(text: str) -> float:
+    """Half the width of a node, as the module draws it."""
+    return max(15, len(text) * 4.5 + 6)
 
 
 BIDIRECTIONAL = RecurrentEncoderConfig(cell=GRUConfig(), embedding=6, width=8, dropout=0.0)
-BAHDANAU = RecurrentDecoderConfig(cell=GRUConfig(), embedding=6, width=8, attention=AdditiveConfig(width=7), dropout=0.0)
+BAHDANAU = RecurrentDecoderConfig(
+    cell=GRUConfig(), embedding=6, width=8, attention=AdditiveConfig(width=7), dropout=0.0
+)
 LUONG = LuongDecoderConfig(embedding=6, width=8, dropout=0.0)
 TRANSFORMER = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)
 DECODERS: dict[str, Any] = {

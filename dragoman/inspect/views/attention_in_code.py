@@ -210,7 +210,7 @@ def by_products(recording: Recording, layer: AttentionLayer) -> Part | None:
     return Part(
         layer.name, "Attention by scaled dot products", "Queries, keys and values are those of the run.",
         Code(tuple(lines), constants), {"A": layer.weights}, layer.rows, columns=layer.columns,
-        over_columns=("E", "A"), per_head=("E", "A", "C"),
+        over_columns=("E", "A"), per_head=("Q", "K", "V", "E", "A", "C"),
     )  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from dragoman.inspect.views.attention_layers import attention_layers
 from dragoman.inspect.views.decoders_in_code import cell_parts, decoder_parts
 from dragoman.inspect.views.figures import INK, chosen, new_figure
 from dragoman.inspect.views.parts_in_code import Part, record
-from dragoman.inspect.views.plain_code import as_text, assigned
+from dragoman.inspect.views.plain_code import Code, as_text, assigned
 from dragoman.inspect.views.subject import Axis, Subject
 from dragoman.inspect.views.view import View
 
 MAX_STEPS, MAX_ROWS, MAX_ENTRIES = 40, 6, 8  # numbers of each value in a page: its beginning
+GIVEN = ("X", "Q", "K", "V", "H", "H_v")  # constants that are no weights
 MAX_NUMBERS = 400_000  # of all parts: two megabytes
 
 
@@ -34,7 +35,8 @@ def equations_view(subject: Subject) -> View | None:
     parts = plain_parts(subject)
     if not parts:
         return None
-    shown = [_shown(part) for part in parts]
+    names = {id(part.code): part.name for part in parts}
+    shown = [_shown(part, names) for part in parts]
     first = {tuple(one["text"]): place for place, one in reversed(list(enumerate(shown)))}.values()
     left, kept = MAX_NUMBERS, []
     for place in dict.fromkeys([*first, *range(len(shown))]):  # one of each kind comes before all others
@@ -49,20 +51,26 @@ def equations_view(subject: Subject) -> View | None:
     )
 
 
-def _shown(part: Part) -> dict[str, Any]:
-    """What a page shows of a part: of long vectors and texts the beginning."""
+def _shown(part: Part, names: dict[int, str]) -> dict[str, Any]:
+    """What a page shows of a part: of long vectors and texts the beginning. `names`: the parts by their code."""
     code = part.code
-    values = {**part.inputs, **part.values}
+    given = {name: code.constants[name] for name in GIVEN if name in code.constants} | part.inputs
+    values = {**given, **part.values}
     return {
         "name": part.name, "title": part.title, "about": part.about, "formulas": code.formulas, "text": code.text,
-        "code": list(code.lines), "names": [assigned(line) for line in code.lines], 
-        "inputs": [{"name": name, "formula": code.symbol(name)} for name in part.inputs],
+        "code": list(code.lines), "names": [assigned(line) for line in code.lines],
+        "inputs": [{"name": name, "formula": code.symbol(name)} for name in given],
         "rows": _cut(part.rows), "columns": None if part.columns is None else _cut(part.columns),
         "values": [_value(part, name, value) for name, value in values.items()],
         "given": [
             {"name": name, "shape": list(value.shape)}
             for name, value in code.constants.items()
-            if isinstance(value, Tensor)
+            if isinstance(value, Tensor) and name not in GIVEN
+        ],
+        "functions": [
+            {"name": name, "part": names[id(value)]}
+            for name, value in code.constants.items()
+            if isinstance(value, Code)
         ],
         "difference": part.difference(),
     }  # fmt: skip
@@ -74,11 +82,12 @@ def _cut(axis: Axis) -> dict[str, Any]:
 
 def _value(part: Part, name: str, value: Tensor) -> dict[str, Any]:
     """A value as (heads, steps, rows, entries), each 1 where it has none, and the shape of one step."""
-    steps_first = name not in part.whole
+    given = name in GIVEN and name in part.code.constants
+    is_whole = name in part.whole or (given and (part.inputs or name in GIVEN[2:]))
     value = value.double()
     if name not in part.per_head:
         value = value[None]
-    if not steps_first:
+    if is_whole:
         value = value[:, None]
     shape = list(value.shape[2:])
     value = value.flatten(3) if value.dim() > 3 else value[(..., *[None] * (4 - value.dim()))].transpose(2, 3)

@@ -132,11 +132,11 @@ def as_text(tree: Tree) -> str:
     parts = [as_text(child) for child in children]
     if tag == "msub":
         return f"{parts[0]}_{_braced(parts[1])}"
-    if tag == "msup":
-        parts[1] = parts[1].strip()
-        return parts[0] + {"⊤": "ᵀ", "2": "²"}.get(parts[1], f"^{_braced(parts[1])}")
-    if tag == "msubsup":
-        return f"{parts[0]}^{_braced(parts[2])}_{_braced(parts[1])}"
+    if tag in ("msup", "msubsup"):
+        power = parts[-1].strip()
+        above = {"⊤": "ᵀ", "2": "²"}.get(power, f"^{_braced(power)}")
+        below = f"_{_braced(parts[1])}" if tag == "msubsup" else ""
+        return f"{parts[0]}{below}{above}" if power == "⊤" else f"{parts[0]}{above}{below}"
     if tag == "mfrac":
         return "/".join(f"({part})" if " " in part and part[-1] not in ")‖" else part for part in parts)
     if tag == "msqrt":
@@ -216,7 +216,8 @@ class _Writer:
 
     def _attribute(self, node: ast.Attribute) -> Tree:
         if node.attr in ("T", "mT"):
-            return ["msup", self._inner(node.value, 3), ["mo", "⊤"]]
+            value = self._inner(node.value, 3)
+            return ["msubsup", *value[1:], ["mo", "⊤"]] if value[0] == "msub" else ["msup", value, ["mo", "⊤"]]
         assert node.attr == "inf", node.attr
         return ["mi", "∞"]
 

@@ -70,22 +70,26 @@ const CELLS = {
     arrows: [[[20, 40], [177, 40]], [[203, 40], [387, 40]], [[413, 40], [470, 40]], [[190, 145], [190, 53]], [[214, 160], [245, 160], [245, 100], [317, 100]], [[330, 145], [330, 113]], [[343, 100], [400, 100], [400, 53]], [[114, 160], [130, 160], [130, 220], [247, 220]],
       [[80, 262], [80, 175]], [[180, 262], [180, 175]], ...(reset === "after" ? [[[180, 262], [240, 262]], [[260, 247], [260, 233]]] : [[[180, 262], [260, 262], [260, 233]]]), [[273, 220], [320, 220], [320, 175]], [[100, 302], [100, 175]], [[200, 302], [200, 175]], [[345, 302], [345, 175]]],
     lines: [[[40, 40], [40, 262], [180, 262]], [[20, 302], [345, 302]]],
-    labels: [[10, 34, "h", "start"], [470, 34, "h'", "end"], [10, 296, "x", "start"], [251, 92, "1 − z", "start"], ...(reset === "before" ? [[266, 246, "U reads r ⊙ h", "start"]] : [])],
+    labels: [[10, 34, "h", "start"], [470, 34, "h'", "end"], [10, 296, "x", "start"], [251, 92, "1 − z", "start"], ...(reset === "before" ? [[266, 246, "U (r ⊙ h)", "start"]] : [])],
   }),
   residual: () => ({ height: 180, nodes: [[240, 140, "f", 1], [360, 60, "+"]], arrows: [[[20, 60], [347, 60]], [[120, 60], [120, 140], [225, 140]], [[255, 140], [360, 140], [360, 73]], [[373, 60], [470, 60]]], labels: [[10, 54, "x", "start"], [470, 54, "x'", "end"]] }),
 };
 
 function picture(name, { height, nodes, arrows, lines = [], dashed = [], labels }) {
-  const wide = Math.min(480, room());
+  const wide = Math.max(420, Math.min(480, room())); // a narrower one could not be read; the frame scrolls
   const line = (points) => svg("path", { d: `M${points.map((point) => point.join(" ")).join("L")}`, fill: "none", stroke: "var(--soft)", "stroke-width": 1.6 });
   return svg("svg", { viewBox: `0 0 480 ${height}`, width: wide, height: (wide * height) / 480, role: "img", "aria-label": name },
     lines.map(line), arrows.map((points) => arrow(points)), dashed.map((points) => arrow(points, true)), nodes.map((one) => node(...one)), labels.map((one) => label(...one)));
 }
 
+export function cellParts({ kind, settings }) {
+  return CELLS[kind]?.(settings) ?? null;
+}
+
 // A cell from its settings; nothing, if it is a kind without a drawing.
 export function cellDiagram({ kind, title, settings, text }) {
-  if (!CELLS[kind]) return null;
-  return figure({ name: `cell-${kind}`, title: `${title} cell`, drawing: () => picture(`${title} cell`, CELLS[kind](settings)), rows: () => [["equation"], text.map((one) => [one])], data: () => ({ kind, settings, equations: text }) });
+  const parts = cellParts({ kind, settings });
+  return parts && figure({ name: `cell-${kind}`, title: `${title} cell`, drawing: () => picture(`${title} cell`, parts), rows: () => [["equation"], text.map((one) => [one])], data: () => ({ kind, settings, equations: text }) });
 }
 
 // A cell with its equations; `sizes` says how large this run's are.

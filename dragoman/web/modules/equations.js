@@ -43,7 +43,11 @@ export function drawEquations(view, data) {
     const cell = cells.find((one) => one.name === part.name);
     put(body, el("h3", {}, part.title), el("p", { class: "small soft" }, el("code", {}, part.name), `. ${part.about}`), numbers,
       el("p", { class: "readout" }, `The plain code gave these numbers in float64 when this page was made. They differ from the run's by at most ${part.difference.toExponential(0).replace("-", "−")}.`),
-      weights ? el("p", { class: "small soft" }, `Weights and what is the same at every step: ${weights}.`) : null,
+      part.functions.length ? el("p", { class: "controls" }, "Shown on their own: ", part.functions.map((one) => {
+        const place = parts.findIndex((other) => other.name === one.part);
+        return place < 0 ? `${one.name} (${one.part})` : el("button", { type: "button", onclick: () => setState({ part: place }) }, `${one.name}: ${one.part}`);
+      })) : null,
+      weights ? el("p", { class: "small soft" }, `Weights and constants: ${weights}.`) : null,
       el("div", { class: "figure-tools" }, el("button", { type: "button", onclick: () => download(`${part.name}.json`, "application/json", JSON.stringify(unpacked(part))) }, "JSON")),
       cell ? cellDiagram(cell) : null);
   }
