@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -93,11 +93,6 @@ def _window(module: SingleHeadAttention) -> tuple[list[str], dict[str, Any]]:
     return ["mu = n * torch.sigmoid(v_p @ torch.tanh(W_p @ s))"], constants
 
 
-def by_head(layer: Any, heads: int, repeated: int = 1) -> tuple[Tensor, Tensor | None]:
-    """The weights (H, I, d) and the bias (H, 1, d) of the queries, keys or values of all heads."""
-    return _by_head(weight_of(layer), layer.bias, heads, repeated)
-
-
 def _by_head(weight: Tensor, bias: Tensor | None, heads: int, repeated: int) -> tuple[Tensor, Tensor | None]:
     parts = weight.view(heads, -1, weight.shape[1]).transpose(1, 2).repeat_interleave(repeated, 0)
     return parts, None if bias is None else bias.detach().view(heads, 1, -1).repeat_interleave(repeated, 0)
@@ -108,7 +103,7 @@ def multi_head(recording: Recording, layer: AttentionLayer) -> Part | None:
     module = recording.module(layer.name)
     if not isinstance(module, SelfAttention | CrossAttention):
         return None
-    over = "X" if isinstance(module, SelfAttention) else "H"
+    over, module = "X" if isinstance(module, SelfAttention) else "H", cast(Any, module)
     if over == "X":
         read = recording.once(f"{layer.name}.project")
         memory = read
@@ -117,8 +112,8 @@ def multi_head(recording: Recording, layer: AttentionLayer) -> Part | None:
         biases = (None,) * 3 if module.project.bias is None else torch.split(module.project.bias, sizes)
     else:
         read, memory = recording.joined(f"{layer.name}.query"), recording.once(f"{layer.name}.key")
-        weights = [weight_of(one) for one in (module.query, module.key, module.value)]  # type: ignore[union-attr,assignment]
-        biases = [one.bias for one in (module.query, module.key, module.value)]  # type: ignore[union-attr,assignment]
+        weights = tuple(weight_of(one) for one in (module.query, module.key, module.value))
+        biases = (module.query.bias, module.key.bias, module.value.bias)
     result = recording.joined(f"{layer.name}.output")
     if read is None or memory is None or result is None or len(read[0][0]) != 1:
         return None
@@ -157,9 +152,7 @@ def multi_head(recording: Recording, layer: AttentionLayer) -> Part | None:
     )  # fmt: skip
 
 
-def _products(
-    recording: Recording, layer: AttentionLayer, module: SelfAttention | CrossAttention
-) -> tuple[list[str], str, dict[str, Any]]:
+def _products(recording: Recording, layer: AttentionLayer, module: Any) -> tuple[list[str], str, dict[str, Any]]:
     """From queries and keys to weights."""
     constants: dict[str, Any] = {}
     lines, query, key, kind = [], "Q", "K", "dot products"
@@ -201,8 +194,8 @@ def by_products(recording: Recording, layer: AttentionLayer) -> Part | None:
     """Any other attention by products, from the queries, keys and values that the run has."""
     if len(products := recording.products.get(layer.name, [])) != 1 or len(products[0].query) != 1:
         return None
-    one, constants = products[0], {}
-    constants |= {"Q": one.query[0], "K": one.key[0], "V": one.value[0], "d": round(one.scale**-2)}
+    one = products[0]
+    constants: dict[str, Any] = {"Q": one.query[0], "K": one.key[0], "V": one.value[0], "d": round(one.scale**-2)}
     lines = ["E = Q @ K.mT / d ** 0.5", "A = torch.softmax(E, -1)", "C = A @ V"]
     if one.mask is not None and not bool(one.mask.all()):
         constants["M"] = one.mask.expand(1, 1, *layer.weights.shape[1:])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def equations_view(subject: Subject) -> View | None:
     names = {id(part.code): part.name for part in parts}
     shown = [_shown(part, names) for part in parts]
     first = {tuple(one["text"]): place for place, one in reversed(list(enumerate(shown)))}.values()
-    left, kept = MAX_NUMBERS, []
+    left, kept = MAX_NUMBERS, list[int]()
     for place in dict.fromkeys([*first, *range(len(shown))]):  # one of each kind comes before all others
         left -= sum(value["numbers"].numel() for value in shown[place]["values"])
         kept += [place] if left >= 0 or not kept else []
@@ -106,23 +107,21 @@ def draw_equations(view: View, layer: str | None) -> Any:
     values = {value["name"]: value for value in part["values"]}
     rows = [(f"{as_text(one['formula'])} is given", "", [one["name"]]) for one in part["inputs"]]
     rows += list(zip(part["text"], part["code"], part["names"], strict=True))
-    lines: list[tuple[str, str, str]] = []
+    placed, height = [(-1.0, ["formula", "plain PyTorch", "numbers of the run"])], 0.5
     for text, code, names in rows:
-        cells = [textwrap.wrap(text, 52), textwrap.wrap(code, 62, subsequent_indent="    "), []]
-        cells[2] = [f"{name} = {_vector(values[name]['numbers'])}" for name in names]
-        height = max(map(len, cells))
-        lines += [tuple(cell[row] if row < len(cell) else "" for cell in cells) for row in range(height)]  # type: ignore[misc]
-        lines.append(("", "", ""))
-    drawing = new_figure(17.5, 1.2 + 0.2 * len(lines))
+        numbers = [f"{name} = {_vector(values[name]['numbers'])}" for name in names]
+        columns = (textwrap.wrap(text, 50), textwrap.wrap(code, 62, subsequent_indent="    "), numbers)
+        placed += [(height + row, list(line)) for row, line in enumerate(zip_longest(*columns, fillvalue=""))]
+        height = placed[-1][0] + 1.5
+    drawing = new_figure(13, 0.8 + 0.19 * (height + 1.5))
     axes = drawing.subplots()
     axes.set_axis_off()
-    axes.set_title(f"{part['name']}: {part['title']}, at {part['rows']['tokens'][0]}", fontsize=11, color=INK)
-    axes.set(xlim=(0, 1), ylim=(len(lines), -1))
-    for column, name in zip((0.0, 0.29, 0.63), ("formula", "plain PyTorch", "numbers of the run"), strict=True):
-        axes.text(column, -0.6, name, fontsize=9, color=INK, weight="bold")
-    for row, line in enumerate(lines):
-        for column, text in zip((0.0, 0.29, 0.63), line, strict=True):
-            axes.text(column, row + 0.5, text, fontsize=8.5, color=INK, family="monospace" if column else None)
+    axes.set_title(f"{part['name']}: {part['title']}, at {part['rows']['tokens'][0]}", fontsize=11, color=INK, pad=10)
+    axes.set(xlim=(0, 1), ylim=(height, -1.5))
+    for row, line in placed:
+        for x, text in zip((0.0, 0.27, 0.62), line, strict=True):
+            style = {"weight": "bold"} if row < 0 else {"family": "monospace"} if x else {}
+            axes.text(x, row, text, fontsize=8.5, color=INK, **style)
     return drawing
 
 

@@ -17,7 +17,7 @@ from dragoman.inspect.views.states import CellSteps, record_cells
 from dragoman.inspect.views.subject import Axis, Subject
 from dragoman.models.layers import Products, merge, watch_products
 
-TOLERANCE = 1e-5  # of the largest number of a state: the run computes in float32
+TOLERANCE = 1e-5  # of the largest number of a part, at least 1: the run computes in float32
 
 
 class DisagreementError(AssertionError):
@@ -55,12 +55,14 @@ class Part:
 
     def difference(self) -> float:
         """The largest difference between the plain code and the run; a DisagreementError above the tolerance."""
-        largest = 0.0
+        largest, scale = 0.0, 1.0
+        for value in (*self.values.values(), *self.inputs.values()):
+            scale = max(scale, float(value.abs().max()) if value.numel() else 0.0)
         for name, state in self.state.items():
             state, value = state.detach().cpu().double(), self.values[name]
             assert state.shape == value.shape, (self.name, name, state.shape, value.shape)
             differs = float((state - value).abs().max()) if state.numel() else 0.0
-            if not differs <= TOLERANCE * max(1.0, float(state.abs().max()) if state.numel() else 1.0):
+            if not differs <= TOLERANCE * scale:
                 raise DisagreementError(
                     f"{self.name}: the plain code of {name} and the run differ by {differs:.2g}; please report this"
                 )

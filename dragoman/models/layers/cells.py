@@ -291,8 +291,9 @@ class LayerNormLSTMCell(FourBlockLSTM):
 
     def symbols(self) -> dict[str, Tensor]:
         norms = {"x": self.input_norm, "h": self.hidden_norm, "c": self.memory_norm}
-        parts = {"W": self.input_weight, "U": self.hidden_weight, "b": self.bias, "beta_c": self.memory_norm.bias}
-        return parts | {f"gamma_{name}": norm.weight for name, norm in norms.items()}
+        parts: dict[str, Tensor] = {"W": self.input_weight, "U": self.hidden_weight, "b": self.bias}
+        gammas: dict[str, Tensor] = {f"gamma_{name}": norm.weight for name, norm in norms.items()}
+        return parts | gammas | {"beta_c": self.memory_norm.bias}
 
 
 class MogrifierLSTMCell(FourBlockLSTM):
@@ -342,7 +343,7 @@ class MogrifierLSTMCell(FourBlockLSTM):
     def symbols(self) -> dict[str, Tensor]:
         symbols = super().symbols()
         for number, gate in enumerate(self.rounds, 1):
-            parts = list(gate.children()) or [gate]
+            parts: list[Any] = list(gate.children()) or [gate]
             names = ("A", "B") if len(parts) == 2 else ("Q",)
             symbols |= {f"{name}_{number}": part.weight for name, part in zip(names, parts, strict=True)}
             symbols[f"q_{number}"] = parts[-1].bias

@@ -97,7 +97,7 @@ class Cell(nn.Module):
 
     def symbols(self) -> dict[str, Tensor]:
         """The parameters by their names in `equations`: W, U and b of every block."""
-        parts = {"W": self.input_weight, "U": self.hidden_weight, "b": self.bias}
+        parts: dict[str, Tensor] = {"W": self.input_weight, "U": self.hidden_weight, "b": self.bias}
         if not self.letters:
             return parts
         chunks = {name: part.chunk(self.blocks) for name, part in parts.items()}
