@@ -110,7 +110,7 @@ def draw_equations(view: View, layer: str | None) -> Any:
     placed, height = [(-1.0, ["formula", "plain PyTorch", "numbers of the run"])], 0.5
     for text, code, names in rows:
         numbers = [f"{name} = {_vector(values[name]['numbers'])}" for name in names]
-        columns = (textwrap.wrap(text, 50), textwrap.wrap(code, 62, subsequent_indent="    "), numbers)
+        columns = (textwrap.wrap(text, 50), textwrap.wrap(code, 58, subsequent_indent="    "), numbers)
         placed += [(height + row, list(line)) for row, line in enumerate(zip_longest(*columns, fillvalue=""))]
         height = placed[-1][0] + 1.5
     drawing = new_figure(13, 0.8 + 0.19 * (height + 1.5))
