@@ -58,9 +58,11 @@ export function drawEquations(view, data) {
     const [head, step] = [whole(readState().head, 0, 0, heads - 1), whole(readState().step, 0, 0, steps - 1)];
     if (drawn !== part) layout(part);
     drawn = part;
+    const held = [...controls.querySelectorAll("select")].indexOf(document.activeElement); // a new control keeps the focus
     put(controls, select("part", parts.map((one, place) => [place, `${one.name}: ${one.title}`]), index(), (value) => setState({ part: value })),
       steps > 1 ? select("step", part.rows.tokens.map((text, place) => [place, `${place + 1} ${shown(text)}`]), step, (value) => setState({ step: value })) : null,
       heads > 1 ? select("head", Array.from({ length: heads }, (_, place) => [place, `head ${place + 1}`]), head, (value) => setState({ head: value })) : null);
+    controls.querySelectorAll("select")[held]?.focus();
     for (const value of part.values) if (places.has(value.name)) put(places.get(value.name), written(part, value, head, step));
   }
   onState(update);
