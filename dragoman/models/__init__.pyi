@@ -23,6 +23,10 @@ from dragoman.models.contracts import State as State
 from dragoman.models.contracts import TokenScores as TokenScores
 from dragoman.models.contracts import join_tensors as join_tensors
 from dragoman.models.contracts import map_tensors as map_tensors
+from dragoman.models.decoders.pointer_generator import PointerGenerator as PointerGenerator
+from dragoman.models.decoders.recurrent import FixedContextDecoder as FixedContextDecoder
+from dragoman.models.decoders.recurrent import LuongDecoder as LuongDecoder
+from dragoman.models.decoders.recurrent import RecurrentDecoder as RecurrentDecoder
 from dragoman.models.elmo import BiLMConfig as BiLMConfig
 from dragoman.models.elmo import ElmoEncoderConfig as ElmoEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder as EncoderDecoder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from dragoman.classical import FittedModel
 from dragoman.data import Batch
 from dragoman.inspect.views.layer_row import LayerRow, tensor_table
+from dragoman.inspect.views.plain_code import Code
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
 from dragoman.models.layers import Cell, WordDropout
@@ -73,14 +75,18 @@ def parameter_formula(module: nn.Module) -> str:
 
 
 def cell_sizes(model: Any) -> list[dict[str, Any]]:
-    """The recurrent cells of a model: name, kind ("lstm", "gru" or "rnn"), size of inputs, width."""
+    """The recurrent cells of a model: name, kind, title, settings, size of inputs, width, and the equations."""
     found = []
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if isinstance(module, Cell):
-            own = type(module).__name__.lower()
-            kind = next(kind for kind in ("lstm", "gru", "rnn") if kind in own or kind == "rnn")
-            inputs = module.input_weight.shape[1]
-            found.append({"name": name, "kind": kind, "inputs": inputs, "width": module.width})
+            code = Code(module.equations(), module.symbols())
+            kind, settings = getattr(module.config, "kind", ""), asdict(module.config) if module.config else {}
+            found.append(
+                {
+                    "name": name, "kind": kind, "inputs": module.inputs, "width": module.width, "title": module.title,
+                    "settings": settings, "text": code.text, "formulas": code.formulas,
+                }
+            )  # fmt: skip
     return found
 
 

@@ -22,9 +22,10 @@ UNITS = 64  # units in a page: those that vary most
 
 @dataclass
 class CellSteps:
-    """Every step of one cell: the projected input, the state before and the state after."""
+    """Every step of one cell: the input, its projection, the state before and the state after."""
 
     cell: Cell
+    inputs: list[Tensor] = field(default_factory=list)  # each (1, I)
     projected: list[Tensor] = field(default_factory=list)  # each (1, blocks·D)
     before: list[CellState] = field(default_factory=list)
     after: list[CellState] = field(default_factory=list)
@@ -36,9 +37,10 @@ def record_cells(model: nn.Module) -> Iterator[dict[str, CellSteps]]:
     names = {id(module): name for name, module in model.named_modules() if isinstance(module, Cell)}
     recorded: dict[str, CellSteps] = {}
 
-    def record(cell: Cell, projected: Tensor, before: CellState, after: CellState) -> None:
+    def record(cell: Cell, x: Tensor, projected: Tensor, before: CellState, after: CellState) -> None:
         if id(cell) in names:
             steps = recorded.setdefault(names[id(cell)], CellSteps(cell))
+            steps.inputs.append(x)
             steps.projected.append(projected)
             steps.before.append(before)
             steps.after.append(after)
@@ -86,20 +88,25 @@ def implicit_attention(keep: Tensor) -> Tensor:
 @torch.no_grad()
 def cell_traces(subject: Subject) -> list[CellTrace]:
     """Gates and states of every recurrent layer for the subject; empty: the model has no recurrent cell."""
-    modules = dict(subject.model.named_modules())
     with record_cells(subject.model) as recorded:
         subject.log_probabilities()
-    inside = {id(module) for module in subject.encoder.modules()} if subject.encoder is not None else set()
-    return [
-        _trace(subject, name, steps, modules.get(name.rpartition(".")[0]), id(steps.cell) in inside)
-        for name, steps in recorded.items()
-        if steps.projected[0].shape[0] == 1
-    ]
+    return [_trace(subject, name, steps) for name, steps in recorded.items() if steps.projected[0].shape[0] == 1]
 
 
-def _trace(subject: Subject, name: str, steps: CellSteps, layer: Any, in_encoder: bool) -> CellTrace:
+def cell_axis(subject: Subject, name: str, cell: Cell, steps: int) -> tuple[Axis, bool]:
+    """What a cell reads in so many steps, in the order of the text, and whether it reads it from its end."""
+    layer = subject.model.get_submodule(name.rpartition(".")[0])
     backward = name.endswith("backward_cell") or (isinstance(layer, Unidirectional) and layer.backward_reading)
-    projected, before, after = (torch.cat(steps.projected), _joined(steps.before), _joined(steps.after))
+    in_encoder = subject.encoder is not None and any(module is cell for module in subject.encoder.modules())
+    axis = subject.source if in_encoder and subject.source is not None else subject.target.shifted()
+    if len(axis) != steps:
+        axis = plain_axis([str(number) for number in range(1, steps + 1)])
+    return axis, backward
+
+
+def _trace(subject: Subject, name: str, steps: CellSteps) -> CellTrace:
+    projected, before, after = torch.cat(steps.projected), joined_states(steps.before), joined_states(steps.after)
+    axis, backward = cell_axis(subject, name, steps.cell, len(projected))
     gates = steps.cell.gates(projected, before)
     values = {key: value for key, value in gates.items() if not (key == "candidate" and len(gates) == 1)}
     values |= dict(zip(STATE_NAMES, after, strict=False))
@@ -109,9 +116,6 @@ def _trace(subject: Subject, name: str, steps: CellSteps, layer: Any, in_encoder
     elif isinstance(steps.cell, CoupledLSTMCell):
         keep = gates["forget gate"]
     implicit = None if keep is None else implicit_attention(keep.float())
-    axis = subject.source if in_encoder and subject.source is not None else subject.target.shifted()
-    if len(axis) != len(projected):
-        axis = plain_axis([str(number) for number in range(1, len(projected) + 1)])
     if backward:  # the cell read the text from its end; shown in the order of the text
         values = {key: value.flip(0) for key, value in values.items()}
         implicit = None if implicit is None else torch.cat([implicit[:, :1], implicit[:, 1:].flip(1)], 1).flip(0)
@@ -126,7 +130,7 @@ def _trace(subject: Subject, name: str, steps: CellSteps, layer: Any, in_encoder
     )
 
 
-def _joined(states: list[CellState]) -> CellState:
+def joined_states(states: list[CellState]) -> CellState:
     """The states of all steps, each tensor (T, D)."""
     return tuple(torch.cat(part) for part in zip(*states, strict=True))
 

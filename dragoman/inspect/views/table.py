@@ -65,6 +65,10 @@ VIEWS = {
         "one attention step by step: q, k, q·k, scale, mask, softmax, values, W^O",
         "inside_attention:inside_view", draws_from=("attention",),
     ),
+    "equations": ViewEntry(
+        "cells, attention and decoders as formulas, plain PyTorch and numbers",
+        "equations:equations_view,draw_equations", draws_from=("layers",),
+    ),
     "lens": ViewEntry(
         "what the model would say after each layer; lengths of the vectors", "logit_lens:lens_view",
     ),

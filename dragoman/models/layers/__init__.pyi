@@ -1,3 +1,4 @@
+from dragoman.models.layers.attention import CrossAttention as CrossAttention
 from dragoman.models.layers.attention import Products as Products
 from dragoman.models.layers.attention import alignment_layer as alignment_layer
 from dragoman.models.layers.attention import observe_attention as observe_attention
@@ -56,6 +57,8 @@ from dragoman.models.layers.rnn import Unidirectional as Unidirectional
 from dragoman.models.layers.rnn_attention import AdditiveConfig as AdditiveConfig
 from dragoman.models.layers.rnn_attention import AdditiveScore as AdditiveScore
 from dragoman.models.layers.rnn_attention import CosineScore as CosineScore
+from dragoman.models.layers.rnn_attention import MonotonicWindow as MonotonicWindow
+from dragoman.models.layers.rnn_attention import PredictiveWindow as PredictiveWindow
 from dragoman.models.layers.rnn_attention import SingleHeadAttention as SingleHeadAttention
 from dragoman.models.layers.self_attention import LinearAttention as LinearAttention
 from dragoman.models.layers.self_attention import LocalAttention as LocalAttention

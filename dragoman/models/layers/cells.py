@@ -112,11 +112,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "silu": F.silu,
 }
+IN_CODE = {"tanh": "torch.tanh", "relu": "torch.relu", "sigmoid": "torch.sigmoid", "gelu": "F.gelu", "silu": "F.silu"}
+
+
+def sums(letter: str, x: str = "x", hidden: str = "h_prev") -> str:
+    """What a gate is an activation of, as code."""
+    return f"W_{letter} @ {x} + U_{letter} @ {hidden} + b_{letter}"
 
 
 class RNNCell(Cell):
     """h = tanh(W_hh h' + W_ih x + b)."""
 
+    title = "Plain recurrent cell"
     blocks, num_states, block_names = 1, 1, ("candidate",)
     kernel = "rnn"
 
@@ -131,12 +138,16 @@ class RNNCell(Cell):
     def step(self, projected: Tensor, state: CellState) -> CellState:
         return (self.gates(projected, state)["candidate"],)
 
+    def equations(self) -> tuple[str, ...]:
+        return (f"h = {IN_CODE[self.activation_name]}(W @ x + U @ h_prev + b)",)
+
 
 class FourBlockLSTM(Cell):
     """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c); state (h, c), blocks i, f, ĉ, o."""
 
     blocks, num_states = 4, 2
     block_names = ("input gate", "forget gate", "candidate", "output gate")
+    letters = ("i", "f", "g", "o")
     activation: Callable[[Tensor], Tensor] = staticmethod(torch.tanh)  # of the candidate
 
     def __init__(self, config: Any, inputs: int, width: int) -> None:
@@ -161,19 +172,33 @@ class FourBlockLSTM(Cell):
         memory = forget * state[1] + ingate * candidate
         return output * self.squash(memory), memory
 
+    def gate_equations(self, x: str = "x", hidden: str = "h_prev") -> tuple[str, ...]:
+        inner = {letter: sums(letter, x, hidden) for letter in self.letters}
+        return tuple(f"{name} = torch.{'tanh' if name == 'g' else 'sigmoid'}({inner[name]})" for name in self.letters)
+
+    def equations(self) -> tuple[str, ...]:
+        return (*self.gate_equations(), "c = f * c_prev + i * g", "h = o * torch.tanh(c)")
+
 
 class LSTMCell(FourBlockLSTM):
     """The usual LSTM, in which other activations may replace both tanh."""
 
+    title = "LSTM"
+
     def __init__(self, config: LSTMConfig, inputs: int, width: int) -> None:
         super().__init__(config, inputs, width)
-        self.activation = ACTIVATIONS[config.activation]
-        self.output_activation = ACTIVATIONS[config.output_activation]
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
+        self.output_activation, self.output_name = ACTIVATIONS[config.output_activation], config.output_activation
         if config.activation == config.output_activation == "tanh":
             self.kernel = self.torch_kernel = "lstm"
 
     def squash(self, memory: Tensor) -> Tensor:
         return self.output_activation(memory)
+
+    def equations(self) -> tuple[str, ...]:
+        ingate, forget, _, output, memory, _ = super().equations()
+        candidate = f"g = {IN_CODE[self.activation_name]}({sums('g')})"
+        return ingate, forget, candidate, output, memory, f"h = o * {IN_CODE[self.output_name]}(c)"
 
 
 class PeepholeLSTMCell(FourBlockLSTM):
@@ -181,6 +206,8 @@ class PeepholeLSTMCell(FourBlockLSTM):
 
     Peepholes are those of i, f, o.
     """
+
+    title = "LSTM with peepholes"
 
     def __init__(self, config: PeepholeLSTMConfig, inputs: int, width: int) -> None:
         super().__init__(config, inputs, width)
@@ -206,6 +233,20 @@ class PeepholeLSTMCell(FourBlockLSTM):
         output = torch.sigmoid(output + peep(peep_out, forget * memory + ingate * candidate))
         return dict(zip(self.block_names, (ingate, forget, candidate, output), strict=True))
 
+    def equations(self) -> tuple[str, ...]:
+        sign, name = ("*", "p") if self.diagonal else ("@", "P")
+        gates = {
+            gate: f"{gate} = torch.sigmoid({sums(gate)} + {name}_{gate} {sign} {memory})"
+            for gate, memory in (("i", "c_prev"), ("f", "c_prev"), ("o", "c"))
+        }
+        candidate, _, memory, state = super().equations()[2:]
+        return gates["i"], gates["f"], candidate, memory, gates["o"], state
+
+    def symbols(self) -> dict[str, Tensor]:
+        name = "p" if self.diagonal else "P"
+        peepholes = zip("ifo", self.peepholes, strict=True)
+        return super().symbols() | {f"{name}_{gate}": weight for gate, weight in peepholes}
+
 
 class LayerNormLSTMCell(FourBlockLSTM):
     """Gates from norm(W_x x) + norm(W_h h') + b, h = o⊙tanh(norm(c)): Ba et al. 2016, equations 20–22.
@@ -213,6 +254,7 @@ class LayerNormLSTMCell(FourBlockLSTM):
     The first two norms have no bias of their own, because b is one.
     """
 
+    title = "LSTM with layer norm"
     kernel = "layer-norm-lstm"
 
     def __init__(self, config: LayerNormLSTMConfig, inputs: int, width: int) -> None:
@@ -238,6 +280,21 @@ class LayerNormLSTMCell(FourBlockLSTM):
     def squash(self, memory: Tensor) -> Tensor:
         return torch.tanh(self.memory_norm(memory))
 
+    def equations(self) -> tuple[str, ...]:
+        return (
+            "a = F.layer_norm(W @ x, b.shape, gamma_x) + F.layer_norm(U @ h_prev, b.shape, gamma_h) + b",
+            "a_i, a_f, a_g, a_o = torch.chunk(a, 4)",
+            *(f"{name} = torch.{'tanh' if name == 'g' else 'sigmoid'}(a_{name})" for name in self.letters),
+            "c = f * c_prev + i * g",
+            "h = o * torch.tanh(F.layer_norm(c, c.shape, gamma_c, beta_c))",
+        )
+
+    def symbols(self) -> dict[str, Tensor]:
+        norms = {"x": self.input_norm, "h": self.hidden_norm, "c": self.memory_norm}
+        parts: dict[str, Tensor] = {"W": self.input_weight, "U": self.hidden_weight, "b": self.bias}
+        gammas: dict[str, Tensor] = {f"gamma_{name}": norm.weight for name, norm in norms.items()}
+        return parts | gammas | {"beta_c": self.memory_norm.bias}
+
 
 class MogrifierLSTMCell(FourBlockLSTM):
     """x ← 2σ(Q_i h) ⊙ x and h ← 2σ(R_i x) ⊙ h in turn, then an LSTM step: Melis et al. 2020, equations 1 and 2.
@@ -245,6 +302,7 @@ class MogrifierLSTMCell(FourBlockLSTM):
     The product with W_ih comes after the gates, so an input is projected in its step.
     """
 
+    title = "Mogrifier LSTM"
     projects_first = False
 
     def __init__(self, config: MogrifierLSTMConfig, inputs: int, width: int) -> None:
@@ -270,11 +328,34 @@ class MogrifierLSTMCell(FourBlockLSTM):
                 hidden = 2 * torch.sigmoid(gate(x)) * hidden
         return self.add_hidden(F.linear(x, self.input_weight, self.bias), hidden)
 
+    def equations(self) -> tuple[str, ...]:
+        names, lines = ["x", "h_prev"], []  # what is gated next, and what gates it
+        for number, gate in enumerate(self.rounds, 1):
+            product = f"B_{number} @ (A_{number} @ {names[1]})" if isinstance(gate, nn.Sequential) else (
+                f"Q_{number} @ {names[1]}"
+            )  # fmt: skip
+            gated = f"{names[0][0]}_{number}"
+            lines.append(f"{gated} = 2 * torch.sigmoid({product} + q_{number}) * {names[0]}")
+            names = [names[1], gated]
+        x, hidden = names if len(self.rounds) % 2 == 0 else names[::-1]
+        return (*lines, *self.gate_equations(x, hidden), *super().equations()[4:])
+
+    def symbols(self) -> dict[str, Tensor]:
+        symbols = super().symbols()
+        for number, gate in enumerate(self.rounds, 1):
+            parts: list[Any] = list(gate.children()) or [gate]
+            names = ("A", "B") if len(parts) == 2 else ("Q",)
+            symbols |= {f"{name}_{number}": part.weight for name, part in zip(names, parts, strict=True)}
+            symbols[f"q_{number}"] = parts[-1].bias
+        return symbols
+
 
 class CoupledLSTMCell(Cell):
     """c = f⊙c' + (1−f)⊙ĉ, h = o⊙tanh(c); state (h, c), blocks f, o, ĉ."""
 
+    title = "LSTM with coupled gates"
     blocks, num_states, block_names = 3, 2, ("forget gate", "output gate", "candidate")
+    letters = ("f", "o", "g")
     kernel = "coupled-lstm"
 
     def __init__(self, config: CoupledLSTMConfig, inputs: int, width: int) -> None:
@@ -292,18 +373,24 @@ class CoupledLSTMCell(Cell):
         memory = candidate + forget * (state[1] - candidate)
         return output * torch.tanh(memory), memory
 
+    def equations(self) -> tuple[str, ...]:
+        gates = (f"{name} = torch.{'tanh' if name == 'g' else 'sigmoid'}({sums(name)})" for name in self.letters)
+        return (*gates, "c = f * c_prev + (1 - f) * g", "h = o * torch.tanh(c)")
+
 
 class GRUCell(Cell):
-    """h = u⊙h' + (1−u)⊙ĥ; blocks r, u, ĥ.
+    """h = z⊙h' + (1−z)⊙n; blocks r, z, n.
 
-    ĥ = tanh(W x + r⊙(U h') + b) with the reset gate after the product, tanh(W x + U (r⊙h') + b) with the gate before.
+    n = tanh(W x + r⊙(U h') + b) with the reset gate after the product, tanh(W x + U (r⊙h') + b) with the gate before.
     """
 
     blocks, num_states, block_names = 3, 1, ("reset gate", "update gate", "candidate")
+    letters = ("r", "z", "n")
 
     def __init__(self, config: GRUConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.recurrent_init)
         self.before = config.reset == "before"
+        self.title = f"GRU, reset gate {config.reset} the product"
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
         if not self.before:
             self.torch_kernel = "gru" if config.activation == "tanh" else ""
@@ -326,6 +413,15 @@ class GRUCell(Cell):
         _, update, candidate = self.gates(projected, state).values()
         return (candidate + update * (state[0] - candidate),)
 
+    def equations(self) -> tuple[str, ...]:
+        product = "U_n @ (r * h_prev)" if self.before else "r * (U_n @ h_prev)"
+        return (
+            f"r = torch.sigmoid({sums('r')})",
+            f"z = torch.sigmoid({sums('z')})",
+            f"n = {IN_CODE[self.activation_name]}(W_n @ x + {product} + b_n)",
+            "h = z * h_prev + (1 - z) * n",
+        )
+
 
 CELLS: dict[type, Callable[..., Cell]] = {
     RNNConfig: RNNCell,
@@ -339,4 +435,6 @@ CELLS: dict[type, Callable[..., Cell]] = {
 
 
 def build_cell(config: CellConfig, inputs: int, width: int) -> Cell:
-    return CELLS[type(config)](config, inputs, width)
+    cell = CELLS[type(config)](config, inputs, width)
+    cell.config = config
+    return cell

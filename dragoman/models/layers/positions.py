@@ -78,13 +78,15 @@ class Rotary(RelativePositions):
         rotated = fused_layers.rotate(x, positions, self.base)
         if rotated is not None:
             return rotated
-        precise = torch.promote_types(x.dtype, torch.float32)
-        depth = x.shape[-1]
-        rates = self.base ** (-torch.arange(0, depth, 2, device=x.device, dtype=precise) / depth)
-        angles = positions.to(precise)[:, None] * rates  # (T, d/2)
+        angles = self.angles(positions, x.shape[-1], torch.promote_types(x.dtype, torch.float32))
         cosine, sine = angles.cos(), angles.sin()
         left, right = x.chunk(2, -1)
         return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1).to(x.dtype)
+
+    def angles(self, positions: Tensor, depth: int, precision: torch.dtype = torch.float64) -> Tensor:
+        """By which each pair is rotated: (T, d/2)."""
+        rates = self.base ** (-torch.arange(0, depth, 2, device=positions.device, dtype=precision) / depth)
+        return positions.to(precision)[:, None] * rates
 
 
 class Relative(RelativePositions):

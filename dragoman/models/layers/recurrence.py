@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from dragoman.models.kernels.support import is_exporting
 from dragoman.models.kernels.torch_rnn import torch_is_faster, torch_rnn
 
 CellState = tuple[Tensor, ...]  # each (N, D); the first is the output
-# cell, projected input (N, blocks·D), state before, state after
-CellObserver = Callable[["Cell", Tensor, CellState, CellState], None]
+# cell, input (N, I), projected input (N, blocks·D), state before, state after
+CellObserver = Callable[["Cell", Tensor, Tensor, CellState, CellState], None]
 _observer: ContextVar[CellObserver | None] = ContextVar("cell_observer", default=None)
 
 RecurrentInit = Literal["orthogonal", "identity", "uniform"]
@@ -41,8 +41,11 @@ class Cell(nn.Module):
     projected in one product.
     """
 
+    config: Any = None  # its settings
+    title: str = "Recurrent cell"
     blocks: int
     block_names: ClassVar[tuple[str, ...]]  # what each block of weight rows computes
+    letters: ClassVar[tuple[str, ...]] = ()  # the name of each block in `equations`; (): it has one block
     num_states: int  # tensors in the state
     activation_name = "tanh"  # of the candidate
     torch_kernel = ""  # the name of torch's function, if it has one for this cell
@@ -88,6 +91,18 @@ class Cell(nn.Module):
         """Parameters of the recurrence beside W_hh."""
         return ()
 
+    def equations(self) -> tuple[str, ...]:
+        """One step as lines of plain PyTorch, from x, h_prev, c_prev and `symbols` to h and c; (): it has none."""
+        return ()
+
+    def symbols(self) -> dict[str, Tensor]:
+        """The parameters by their names in `equations`: W, U and b of every block."""
+        parts: dict[str, Tensor] = {"W": self.input_weight, "U": self.hidden_weight, "b": self.bias}
+        if not self.letters:
+            return parts
+        chunks = {name: part.chunk(self.blocks) for name, part in parts.items()}
+        return {f"{name}_{letter}": chunk[i] for name, chunk in chunks.items() for i, letter in enumerate(self.letters)}
+
     def add_hidden(self, projected: Tensor, hidden: Tensor) -> Tensor:
         """projected + W_hh h'."""
         if deferring():
@@ -118,11 +133,11 @@ def observed() -> bool:
     return not torch.compiler.is_compiling() and _observer.get() is not None
 
 
-def observed_step(cell: Cell, projected: Tensor, state: CellState) -> CellState:
+def observed_step(cell: Cell, x: Tensor, projected: Tensor, state: CellState) -> CellState:
     """The cell's step, shown to the observer if there is one."""
     after = cell.step(projected, state)
     if observed() and (observer := _observer.get()) is not None:
-        observer(cell, projected, state, after)
+        observer(cell, x, projected, state, after)
     return after
 
 
@@ -179,8 +194,8 @@ def plain_loop(cell: Cell, x: Tensor, state: CellState) -> CellState:
     """`all_states` step by step; time first in the product, so that every step is contiguous."""
     steps, inputs = [], cell.project(x.transpose(0, 1)).unbind(0)  # T times (N, blocks·D)
     with deferred_gradients(len(inputs) if x.is_cuda else 1):  # on a CPU that takes as long as it saves
-        for projected in inputs:
-            state = observed_step(cell, projected, state)
+        for t, projected in enumerate(inputs):
+            state = observed_step(cell, x[:, t], projected, state)
             steps.append(state)
     return tuple(torch.stack(part, 1).to(cell.bias.dtype) for part in zip(*steps, strict=True))
 
@@ -221,7 +236,7 @@ def single_step(cell: Cell, x: Tensor, state: CellState) -> CellState:
             return (torch.gru_cell(x, state[0], *cell.torch_weights()),)
         hidden, memory = torch.lstm_cell(x, list(state), *cell.torch_weights())
         return hidden, memory
-    return observed_step(cell, cell.project(x), state)
+    return observed_step(cell, x, cell.project(x), state)
 
 
 @contextmanager
@@ -236,9 +251,9 @@ def unrolled(cell: Cell, x: Tensor) -> Iterator[Callable[[int, Tensor, CellState
         return single_step(cell, torch.cat([x[:, t], context], -1), state)
 
     def projected_step(t: int, context: Tensor, state: CellState) -> CellState:
-        return observed_step(cell, cell.finish_projection(projected[t] + linear(context, weight)), state)
+        return cell.step(cell.finish_projection(projected[t] + linear(context, weight)), state)
 
-    one_product = x.shape[1] > 1 and cell.projects_first
+    one_product = x.shape[1] > 1 and cell.projects_first and not observed()  # an observer sees the whole input
     if one_product:
         projected = cell.input_product(x.transpose(0, 1), cell.input_weight[:, : x.shape[-1]]).unbind(0)
         weight = cell.input_weight[:, x.shape[-1] :]

@@ -16,11 +16,12 @@ import { drawCtc } from "./ctc.js";
 import { drawEmbeddings, drawTraining } from "./embeddings.js";
 import { drawForcing } from "./forcing.js";
 import { drawInside, drawLens } from "./inside.js";
+import { drawEquations } from "./equations.js";
 import { drawLexicon, drawPhrases, drawSeries } from "./classical.js";
 
 const VIEWS = {
   overview: drawOverview, attention: drawAttention, beam: drawBeam, states: drawStates, gradients: drawGradients, next: drawNext, labels: drawLabels,
-  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings, training: drawTraining,
+  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, equations: drawEquations, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings, training: drawTraining,
 };
 
 // A view without a drawing of its own, such as that of a plug-in, shows its numbers.

@@ -3,7 +3,7 @@
 import { el, figure, number, onState, put, readState, select, setState, shown, table, tensor, whole } from "./core.js";
 import { colourBar, heatmap } from "./heat.js";
 import { bars, colourOf, lineChart } from "./chart.js";
-import { architecture, cellDiagram } from "./diagrams.js";
+import { architecture, cellSection } from "./diagrams.js";
 
 export function drawPositions(view) {
   const { pictures, rows } = view.data;
@@ -107,13 +107,16 @@ export function drawOrder(view) {
     el("ul", { class: "small" }, reorderings.map((row) => el("li", { dir: "auto" }, text(row))))].filter(Boolean);
 }
 
+const RESIDUAL = { kind: "residual", title: "Residual", settings: {}, text: ["x' = x + f(x)"], formulas: [["mrow", ["mi", "x'"], ["mo", "="], ["mi", "x"], ["mo", "+"], ["mi", "f"], ["mo", "("], ["mi", "x"], ["mo", ")"]]] };
+
 export function drawLayers(view) {
   const { rows, total, noun, cells } = view.data;
-  const kinds = [...new Set((cells ?? []).map((cell) => cell.kind))];
-  const sizes = (kind) => cells.filter((cell) => cell.kind === kind).map((cell) => `${cell.name}: W ${cell.width}×${cell.inputs}, U ${cell.width}×${cell.width}`).join("; ");
+  const alike = new Map();
+  for (const cell of cells ?? []) alike.set(cell.text.join("\n"), [...(alike.get(cell.text.join("\n")) ?? []), cell]);
+  const sizes = (group) => group.map((cell) => `${cell.name}: W ${cell.width}×${cell.inputs}, U ${cell.width}×${cell.width}`).join("; ");
   const residual = rows.some((row) => row.kind.endsWith("Block"));
   const drawings = noun === "numbers" ? [] : [el("div", { class: "columns" }, el("section", {}, el("h3", {}, "The whole model"), el("p", { class: "small soft" }, "The parts from below upwards, in the order in which the model holds them: each box has the shape of its output, batch × positions × width, and its number of parameters; the dashed arrow is what the decoder reads of the encoder."), architecture(rows)),
-    kinds.map((kind) => cellDiagram(kind, sizes(kind))), residual ? cellDiagram("residual", "f: attention, feed-forward layer or convolution of each block, with its norm") : null)];
+    [...alike.values()].map((group) => cellSection(group[0], sizes(group))), residual ? cellSection(RESIDUAL, "f: attention, feed-forward layer or convolution of each block, with its norm") : null)];
   const head = noun === "numbers" ? ["tensor", "kind", "shape", noun] : ["layer", "kind", "output", noun, "from"];
   const formula = (row) => (noun === "numbers" ? [] : [row.formula || (row.parameters ? "sum of its parts" : "")]);
   const tops = rows.filter((row) => !row.name.includes(".") && row.parameters);
