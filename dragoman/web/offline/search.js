@@ -46,7 +46,7 @@ class Beam {
     this.width = Math.max(options.beam, nBest);
     this.enough = settings.num_complete && options.beam > 1 ? Math.max(settings.num_complete, nBest) : this.width;
     this.stop = this.width === 1 ? "complete" : settings.stop;
-    Object.assign(this, { limit, settings, nBest, suppressed: table.suppressed, eos: table.special.eos });
+    Object.assign(this, { limit, settings, nBest, observe: options.observe, suppressed: table.suppressed, eos: table.special.eos });
     this.open = [{ before: null, token: table.special.sos, total: 0, length: 0 }];
     this.greedy = this.stop === "complete" ? -1 : 0; // which open hypothesis is the greedy one
     this.complete = [];
@@ -67,6 +67,7 @@ class Beam {
     const greedy = going.find((one) => one.isGreedy);
     if (greedy && !kept.includes(greedy)) kept[kept.length - 1] = greedy;
     this.greedy = kept.indexOf(greedy);
+    this.observe?.(candidates, kept);
     this.open = kept;
     this.done = this.isDone(length);
   }
