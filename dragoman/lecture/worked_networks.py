@@ -58,12 +58,12 @@ class Attention(Calculation):
 
         from dragoman.models.layers import plain_attention
 
-        exact = {"dtype": torch.float64}
-        query, key = torch.tensor(self.queries, **exact), torch.tensor(self.keys, **exact)
+        exact = torch.float64
+        query, key = torch.tensor(self.queries, dtype=exact), torch.tensor(self.keys, dtype=exact)
         if not self.queries:  # queries of width 1, so that their products with the keys are the scores
-            query, key = torch.ones(1, 1, **exact), torch.tensor(self.scores, **exact)[:, None]
+            query, key = torch.ones(1, 1, dtype=exact), torch.tensor(self.scores, dtype=exact)[:, None]
+        value = torch.tensor(self.values, dtype=exact) if self.values else torch.eye(len(key), dtype=exact)
         depth = self.depth or (len(self.queries[0]) if self.queries else 64)
-        value = torch.tensor(self.values, **exact) if self.values else torch.eye(len(key), **exact)
         out, weights = plain_attention(
             query[None, None], key[None, None], value[None, None], None, None, 0.0, depth**-0.5
         )
@@ -174,7 +174,7 @@ class Parameters(Calculation):
             rows.append([layer, terms, counts[-1]])
         rows.append(["total", " + ".join(map(figure, counts)), sum(counts)])
         width = max(len(str(row[1])) for row in rows)
-        lines = aligned([[name, f"{terms:<{width}}", f"= {count:,}"] for name, terms, count in rows])  # type: ignore[str-bytes-safe]
+        lines = aligned([[name, f"{terms:<{width}}", f"= {count:,}"] for name, terms, count in rows])
         return Worked(
             tuple(lines),
             {"layers": dict(zip(map(str, range(1, len(counts) + 1)), counts, strict=True)), "total": sum(counts)},

@@ -6,7 +6,10 @@ import itertools
 import json
 import math
 import random
+import re
+import shlex
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,7 +137,7 @@ def test_ctc_collapses_and_counts_as_brute_force_does() -> None:
         for one in own:
             runs = [symbol for symbol, _ in groupby(one)]
             inside = [place for place, symbol in enumerate(runs[:-1]) if symbol == "-"]
-            narrow += all(0 < place and runs[place - 1] == runs[place + 1] for place in inside)
+            narrow += all(place > 0 and runs[place - 1] == runs[place + 1] for place in inside)
         found = results("ctc", f"path={path}")
         assert (found["text"], found["paths"], found["narrow_paths"]) == (text, len(own), narrow), path
 
@@ -157,7 +160,7 @@ def test_viterbi_is_the_best_of_all_paths() -> None:
     found = results("viterbi")
     assert found["path"] == ["Healthy", "Healthy", "Fever"]
     assert found["probability"] == pytest.approx(0.01512)
-    assert [row for row in found["table"]] == [
+    assert list(found["table"]) == [
         pytest.approx([0.3, 0.084, 0.00588]),
         pytest.approx([0.04, 0.027, 0.01512]),
     ]
@@ -309,6 +312,17 @@ def test_the_command(tmp_path: Any) -> None:
     assert call("worked", "beam", "width=3", "--page", page).code == 0
     assert "<title>Toys" in page.read_text()
     refused = call("worked", "gates", "--page", tmp_path / "x.html")
-    assert (refused.code, refused.err) == (
-        2, "dragoman: --page: the page has no gates; it has attention, viterbi, beam, ctc, ctc-frames, edit-distance, bleu\n"
-    )  # fmt: skip
+    known = "attention, viterbi, beam, ctc, ctc-frames, edit-distance, bleu"
+    assert (refused.code, refused.err) == (2, f"dragoman: --page: the page has no gates; it has {known}\n")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "worked-numbers.md"
+EXAMPLES = re.findall(
+    r"^```console\n\$ dragoman (.*)\n((?:.*\n)*?)```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+def test_the_page_shows_what_its_commands_print() -> None:
+    assert {shlex.split(command)[1] for command, _ in EXAMPLES} == set(WORKED)
+    for command, expected in EXAMPLES:
+        assert call(*shlex.split(command)).out.rstrip() == expected.rstrip(), command
