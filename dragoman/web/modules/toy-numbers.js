@@ -229,7 +229,7 @@ export async function beam({ tokens, after, next, width, length, length_penalty:
           scores.set(rowAfter(own).map(Math.log), row * (tokens.length + 1));
         });
         const tensors = new Map([["written", { type: "int32", data: written, shape: [last.length, length + 1] }]]);
-        return { state: { tensors, length: state.length + 1, rows: last.length }, scores, vocabulary: tokens.length + 1, attention: null, entries: 0 };
+        return { state: { tensors, length: state.length + 1, rows: last.length }, scores, vocabulary: tokens.length + 1, attention: null };
       },
     };
     const settings = { normalisation: "power", length_penalty: penalty, num_complete: 0, stop: "ahead" };
