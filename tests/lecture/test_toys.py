@@ -166,7 +166,7 @@ UNNAMED = """() => [...document.querySelectorAll("main input, main select")]
   .filter((one) => !one.ariaLabel && !one.labels.length).length"""
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), pytest.param(390, "dark", marks=pytest.mark.page)])
 def test_every_toy_fits_and_is_readable(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     path = tmp_path / "toys.html"
     write_toys(path)
@@ -234,6 +234,7 @@ def test_typing_moves_the_output_and_mistakes_are_told_in_place(browser: Any, tm
     assert "NaN" not in page.locator("main").inner_text()
 
 
+@pytest.mark.page
 def test_commands_of_the_page_are_those_of_the_command_line(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "toys.html"
     write_toys(path)
