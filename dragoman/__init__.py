@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         score_files,
         shortlist,
     )
+    from dragoman.lecture import WorkedOptions, worked
     from dragoman.runs.tasks import Config
     from dragoman.scoring import Curve, ScoreAlignmentOptions, ScoreOptions, Scores, compare, score
     from dragoman.serving import ServeOptions, serve
@@ -121,6 +122,7 @@ __all__ = [
     "TermOptions",
     "TranslateOptions",
     "UnseenTextWarning",
+    "WorkedOptions",
     "__version__",
     "adapt",
     "align",
@@ -152,6 +154,7 @@ __all__ = [
     "terms",
     "train",
     "translate",
+    "worked",
 ]
 
 terminal.pictures = lambda: import_module("dragoman.inspect.notebook")
@@ -187,6 +190,7 @@ _LATE = {
     "SuiteOptions": "dragoman.inspect.options",
     "TermOptions": "dragoman.inference.align.alignments",
     "TranslateOptions": "dragoman.documents.files",
+    "WorkedOptions": "dragoman.lecture.worked_numbers",
     "align": "dragoman.inference.align.verbs",
     "back_translate": "dragoman.inference.back_translation",
     "bench": "dragoman.inspect.measure.speed",
@@ -212,6 +216,7 @@ _LATE = {
     "shortlist": "dragoman.inspect.measure.shortlists",
     "terms": "dragoman.inference.align.verbs",
     "translate": "dragoman.documents.files",
+    "worked": "dragoman.lecture.worked_numbers",
 }
 
 Folders: TypeAlias = str | Path | Sequence[str | Path]

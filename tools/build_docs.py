@@ -51,7 +51,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
             "memory",
             "doubtful",
         ],
-        "Measure and improve": ["inspect", "compare", "test-suite", "adapt", "lectures"],
+        "Measure and improve": ["inspect", "compare", "test-suite", "adapt", "lectures", "worked-numbers"],
         "Exchange and extend": ["exchange", "extending"],
         "Move from another toolkit": ["move-from-*"],
     },

@@ -6,6 +6,7 @@ from dragoman.classical.dictionary import CopyConfig as CopyConfig
 from dragoman.classical.dictionary import Memorise as Memorise
 from dragoman.classical.dictionary import Nearest as Nearest
 from dragoman.classical.dictionary import NearestConfig as NearestConfig
+from dragoman.classical.hmm import DiscreteHMM as DiscreteHMM
 from dragoman.classical.hmm_alignment import JUMPS as JUMPS
 from dragoman.classical.hmm_tagger import HMMTagger as HMMTagger
 from dragoman.classical.kalman import KalmanRegressor as KalmanRegressor
@@ -36,6 +37,7 @@ from dragoman.classical.vocabulary import Vocabulary as Vocabulary
 from dragoman.classical.vocabulary import same_spelling as same_spelling
 from dragoman.classical.word_alignment import PRIOR as PRIOR
 from dragoman.classical.word_alignment import BothDirections as BothDirections
+from dragoman.classical.word_alignment import WordAligner as WordAligner
 from dragoman.classical.word_alignment import learn_lexicon as learn_lexicon
 from dragoman.classical.word_alignment import lexicon_of_rows as lexicon_of_rows
 from dragoman.classical.word_embeddings import EmbeddingOptions as EmbeddingOptions

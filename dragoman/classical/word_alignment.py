@@ -76,14 +76,16 @@ class AlignedPairs(NamedTuple):
 class WordAligner:
     """p(target | source): learned from pairs of sentences, then used to align the same or other pairs."""
 
-    def __init__(self, kind: str = "hmm", iterations: int = 5, prior: float = 0.0) -> None:
+    def __init__(self, kind: str = "hmm", iterations: int = 5, prior: float = 0.0, empty_word: bool = True) -> None:
         """`iterations` of each model.
+
+        Without `empty_word` no target word can come from it: its probabilities begin as 0, and EM leaves them so.
 
         With a `prior` of 0 this is EM: the likelihood never falls. A prior above 0 is that of a Dirichlet distribution
         over the translations of a word; variational Bayes then fits a bound of another objective, so the loss may rise.
         """
         assert kind in KINDS
-        self.kind, self.iterations, self.prior = kind, iterations, prior
+        self.kind, self.iterations, self.prior, self.empty_word = kind, iterations, prior, empty_word
         self.jumps = np.ones(2 * JUMPS + 1)  # expected number of jumps by −JUMPS … JUMPS
         self.places: dict[tuple[int, int], Floats] = {}  # (S, T) → (T, S+1), of model 2
 
@@ -105,6 +107,8 @@ class WordAligner:
         self.owners = (self.keys // (self.sizes[1] + 1)).astype(np.int32)
         # p(target | source) of every link, all alike at first; 0 for padding
         self.table = np.append(np.full(len(self.keys), 1 / max(1, sizes[1])), 0.0)
+        if not self.empty_word:
+            self.table[:-1][self.owners == NULL] = 0.0
         losses: list[float] = []
         for stage in ("ibm1",) if self.kind == "ibm1" else ("ibm1", self.stage):
             for _ in range(self.iterations):

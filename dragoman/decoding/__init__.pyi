@@ -7,6 +7,7 @@ from dragoman.decoding.config import MAX_TOKENS as MAX_TOKENS
 from dragoman.decoding.config import Average as Average
 from dragoman.decoding.config import SearchConfig as SearchConfig
 from dragoman.decoding.ensemble import Ensemble as Ensemble
+from dragoman.decoding.exhaustive import exhaustive_search as exhaustive_search
 from dragoman.decoding.greedy import StopAt as StopAt
 from dragoman.decoding.greedy import TokenChooser as TokenChooser
 from dragoman.decoding.greedy import argmax_token as argmax_token

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class OnnxExporter(Exporter):
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         model = encoder_decoder(run)
         path.mkdir()
-        parts = write_graphs(model, path)
+        graphs = write_graphs(model, path)
         (path / "tokenizer").mkdir()
         for side, tokenizer in zip(("source", "target"), run.tokenizers(), strict=True):
             tokenizer.save(path / "tokenizer", side)
@@ -60,7 +60,7 @@ class OnnxExporter(Exporter):
             "suppressed": list(SUPPRESSED_TOKENS),
             "prompt": list(model.config.prompt),
             "length_ratio": run.data["length_ratio"],
-            "caches": parts,
+            "caches": graphs.caches,
         }
         (path / "config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(onnx_greedy.__file__, path / "greedy.py")
@@ -123,7 +123,8 @@ class DecoderGraph(nn.Module):
             return scores, *pytree.tree_leaves(state.cache)
         scores, state, layers = observed_step(self.model, tokens, state)
         weights = alignment_layer(layers).mean(1)[:, 0]  # (N, S)
-        return scores, *pytree.tree_leaves(state.cache), weights
+        heads = torch.cat([layer[:, :, 0] for layer in layers], 1)  # (N, heads of all layers, S)
+        return scores, *pytree.tree_leaves(state.cache), weights, heads
 
 
 def observed_step(model: EncoderDecoder, tokens: Tensor, state: State) -> tuple[Tensor, State, list[Tensor]]:
@@ -144,11 +145,19 @@ def first_state(model: EncoderDecoder, source: Tensor, capacity: int) -> State:
     return model.decoder.start(model.encode(source, source != PAD), capacity)
 
 
-@torch.no_grad()
-def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -> list[dict[str, Any]]:
-    """Write encoder.onnx and decoder.onnx; returns the name of every cache and, if it begins with zeros, its shape.
+class Graphs(NamedTuple):
+    """What a search needs to know of the graphs."""
 
-    With `attention`, decoder.onnx has the output `attention` (N, S), if the model attends to its source tokens.
+    caches: list[dict[str, Any]]  # the name of every cache and, if it begins with zeros, its shape
+    heads: list[int]  # of every layer that attends to the source; empty: the graphs have no attention
+
+
+@torch.no_grad()
+def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -> Graphs:
+    """Write encoder.onnx and decoder.onnx.
+
+    With `attention`, decoder.onnx has the outputs `attention` (N, S), the mean of the heads of the layer that is read
+    as an alignment, and `attention_heads` (N, heads of all layers, S), if the model attends to its source tokens.
     """
     prepare(model)
     # Two examples: what differs between their shapes depends on the sizes of the input.
@@ -160,11 +169,10 @@ def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -
     count = len(pytree.tree_leaves(states[0].static))
     names = [f"static_{n}" if n < count else f"cache_{n - count}" for n in range(len(leaves))]
     tokens, length = torch.full(small[:1], SOS), torch.tensor(2)
-    attends = False
-    if attention:
-        layers = observed_step(model, tokens, states[0]._replace(length=length))[2]
-        attends = bool(layers) and alignment_layer(layers).shape[-1] == small[1]
-    outputs = ["log_probabilities", *(f"new_{name}" for name in names[count:]), *(["attention"] if attends else [])]
+    layers = observed_step(model, tokens, states[0]._replace(length=length))[2] if attention else []
+    attends = bool(layers) and all(layer.shape[-1] == small[1] for layer in layers)
+    outputs = ["log_probabilities", *(f"new_{name}" for name in names[count:])]
+    outputs += ["attention", "attention_heads"] if attends else []
     dynamic = torch.export.Dim.DYNAMIC
     dimensions = tuple({axis: dynamic for axis, size in enumerate(shape) if isinstance(size, str)} for shape in shapes)
     with quiet():
@@ -183,7 +191,8 @@ def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -
     encoder.save(folder / "encoder.onnx")
     decoder.save(folder / "decoder.onnx")
     rest = zip(names[count:], kept[count:], shapes[count:], strict=True)
-    return [{"name": name, "shape": None if is_kept else shape} for name, is_kept, shape in rest]
+    caches = [{"name": name, "shape": None if is_kept else shape} for name, is_kept, shape in rest]
+    return Graphs(caches, [layer.shape[1] for layer in layers] if attends else [])
 
 
 def prepare(model: nn.Module) -> None:

@@ -106,8 +106,8 @@ class WebExporter(Exporter):
             compare = partial(compare_labels, run, labels)
         else:
             network = encoder_decoder(run)
-            caches = write_graphs(network, model, attention=True)
-            table = model_table(run, network, options) | {"caches": caches}
+            graphs = write_graphs(network, model, attention=True)
+            table = model_table(run, network, options) | {"caches": graphs.caches, "attention_heads": graphs.heads}
             compare = partial(compare_texts, run, table)
         table["about"].append(("Precision", choose_precision(model, precision, compare)))
         (model / "model.json").write_text(json.dumps(table, ensure_ascii=False, separators=(",", ":")), "utf-8")

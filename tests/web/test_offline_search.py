@@ -43,7 +43,7 @@ SEARCH = """async ({ scores, sizes, cases, table }) => {
         const first = ((numbers[row] * places + Math.min(state.length, places - 1)) * vocabulary + token) * vocabulary;
         out.set(values.subarray(first, first + vocabulary), row * vocabulary);
       });
-      return { state: { ...state, length: state.length + 1 }, scores: out, vocabulary, attention: null, entries: 0 };
+      return { state: { ...state, length: state.length + 1 }, scores: out, vocabulary, attention: null };
     },
   };
   const inputs = Array.from({ length: sources }, (_, number) => Array(1 + (number % 4)).fill(5));

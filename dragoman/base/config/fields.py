@@ -116,9 +116,10 @@ class Accepted:
         return not (self.scalars or self.choices or self.lists or self.none)
 
     @property
-    def only_lists_of_text(self) -> bool:
-        """Whether the field accepts lists of text and nothing else."""
-        return bool(self.lists) and not (self.scalars or self.choices or self.classes) and str in self.lists[0].scalars
+    def only_lists(self) -> bool:
+        """Whether the field accepts lists of text or numbers, or lists of these, and nothing else."""
+        others = self.scalars or self.choices or self.classes
+        return bool(self.lists) and not others and bool(self.lists[0].scalars or self.lists[0].only_lists)
 
     def words(self, limits: bool = True) -> str:
         """The "expected …" phrase of an error, with or without the limits of numbers."""

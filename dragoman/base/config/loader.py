@@ -2,9 +2,10 @@
 
 A field may be bool, int, float, str, Literal of strings, tuple[X, ...], another dataclass, or a union of these. A union
 of several dataclasses is a choice: the table's `kind` names the class (`kind: ClassVar[str]`), and the bare name of a
-kind stands for a table with nothing but that kind. Where a field is a list of text, a text has its items between
-commas. TOML has no null: an absent key means the default, and in a field that may be None the text "none" means None.
-Keys that a present table leaves out come from its class, never from the default of the enclosing field.
+kind stands for a table with nothing but that kind. Where a field is a list of text or numbers, a text has its items
+between commas, and lists of lists between semicolons. TOML has no null: an absent key means the default, and in a field
+that may be None the text "none" means None. Keys that a present table leaves out come from its class, never from the
+default of the enclosing field.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.base.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of, type_hints
+from dragoman.base.config.overrides import parse_value
 from dragoman.base.config.toml_text import TomlTable, either, join_place, one_of, shown
 from dragoman.base.errors import ConfigError, broken_note, hint, nearest, suggestion
 
@@ -120,8 +122,10 @@ def _read_value(expected: Accepted, value: object, place: str, errors: list[str]
     if isinstance(value, Mapping) and expected.classes:
         chosen = _choose_class(expected, value, place, errors, default)
         return None if chosen is None else _build_instance(chosen, value, place, errors, expected, default)
-    if isinstance(value, str) and value and expected.only_lists_of_text:
-        value = [part.strip() for part in value.split(",")]  # as people type it: data.columns=en,de
+    if isinstance(value, str) and value and expected.only_lists:  # as people type it: data.columns=en,de
+        inner = expected.lists[0]
+        parts = [part.strip() for part in value.split(";" if inner.lists else ",")]
+        value = parts if inner.lists or str in inner.scalars else [parse_value(part) for part in parts]
     if isinstance(value, list | tuple) and expected.lists:
         trials: list[list[str]] = []
         for item in expected.lists:

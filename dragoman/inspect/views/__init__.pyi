@@ -1,4 +1,6 @@
 from dragoman.inspect.views.beam_tree import continue_prefixes as continue_prefixes
+from dragoman.inspect.views.ctc import ctc_forward as ctc_forward
+from dragoman.inspect.views.ctc import ctc_table as ctc_table
 from dragoman.inspect.views.figures import check_plot_path as check_plot_path
 from dragoman.inspect.views.gradients import by_recurrent_weight as by_recurrent_weight
 from dragoman.inspect.views.gradients import untrained_cells as untrained_cells
@@ -10,7 +12,9 @@ from dragoman.inspect.views.inspection import open_variant as open_variant
 from dragoman.inspect.views.inspection import states_near as states_near
 from dragoman.inspect.views.inspection import variant_title as variant_title
 from dragoman.inspect.views.media_plots import attention as attention
+from dragoman.inspect.views.states import implicit_attention as implicit_attention
 from dragoman.inspect.views.table import VIEWS as VIEWS
+from dragoman.inspect.views.tables import viterbi_table as viterbi_table
 from dragoman.inspect.views.view import View as View
 from dragoman.inspect.views.view import listed as listed
 from dragoman.inspect.views.view import packed as packed

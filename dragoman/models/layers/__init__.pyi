@@ -2,11 +2,13 @@ from dragoman.models.layers.attention import CrossAttention as CrossAttention
 from dragoman.models.layers.attention import Products as Products
 from dragoman.models.layers.attention import alignment_layer as alignment_layer
 from dragoman.models.layers.attention import observe_attention as observe_attention
+from dragoman.models.layers.attention import plain_attention as plain_attention
 from dragoman.models.layers.attention import watch_products as watch_products
 from dragoman.models.layers.augmentation import ImageAugmentConfig as ImageAugmentConfig
 from dragoman.models.layers.augmentation import LineAugmentConfig as LineAugmentConfig
 from dragoman.models.layers.augmentation import NoAugmentationConfig as NoAugmentationConfig
 from dragoman.models.layers.augmentation import SpecAugmentConfig as SpecAugmentConfig
+from dragoman.models.layers.cells import CellConfig as CellConfig
 from dragoman.models.layers.cells import CoupledLSTMCell as CoupledLSTMCell
 from dragoman.models.layers.cells import GRUCell as GRUCell
 from dragoman.models.layers.cells import GRUConfig as GRUConfig
@@ -43,6 +45,7 @@ from dragoman.models.layers.kv_cache import SharedEntries as SharedEntries
 from dragoman.models.layers.linear import Linear as Linear
 from dragoman.models.layers.linear import LoRALinear as LoRALinear
 from dragoman.models.layers.linear import merge as merge
+from dragoman.models.layers.pooling import TimeAttention as TimeAttention
 from dragoman.models.layers.positions import Learned as Learned
 from dragoman.models.layers.positions import Relative as Relative
 from dragoman.models.layers.positions import RelativeBias as RelativeBias

@@ -36,6 +36,7 @@ export function readData() {
 export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
+  if (!Number.isFinite(value)) return value < 0 ? "−∞" : "∞";
   const size = Math.abs(value);
   if (size >= 1e5 || size < 10 ** -digits) return value.toExponential(2).replace("-", "−").replace("e−", "e−");
   const text = size >= 1000 ? value.toLocaleString("en", { maximumFractionDigits: 1 }) : value.toFixed(digits);
@@ -110,6 +111,14 @@ export function onState(listener) {
 
 export function forgetListeners() {
   listeners.clear();
+}
+
+// Draw into a place anew; what its last drawing listened to ends.
+export function redraw(place, drawing) {
+  for (const listener of place.listening ?? []) listeners.delete(listener);
+  const before = new Set(listeners);
+  put(place, drawing());
+  place.listening = [...listeners].filter((one) => !before.has(one));
 }
 
 export function whole(text, fallback, low, high) {

@@ -35,9 +35,16 @@ export function shades(top, signed = false) {
   return (value) => mix(low, high, value / (top || 1));
 }
 
-// matrix: {rows, columns, at(row, column)}; labels for both sides; `marked` is [row, column] (either may be null).
+// White or black, whichever is easier to read on a colour: a contrast of 4.5 at least.
+function inkOn(three) {
+  const [red, green, blue] = three.map((one) => (one / 255 <= 0.04045 ? one / 255 / 12.92 : ((one / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
+}
+
+// matrix: {rows, columns, at(row, column)}; labels for both sides; `marked` is [row, column] (either may be null);
+// `write(row, column)` is the text inside a cell.
 export function heatmap({ rows, columns, at, rowLabels, columnLabels, top, signed = false, marked = [null, null], pick, hover, cell,
-  rowTitle = "", columnTitle = "", outlined = [], label = "heat map", square = true }) {
+  rowTitle = "", columnTitle = "", outlined = [], label = "heat map", square = true, write = null }) {
   const wide = Math.min(760, room() - 40);
   const left = sizeOf(rowLabels, window.innerWidth < 560 ? 11 : 18) + (rowTitle ? 16 : 0);
   const above = sizeOf(columnLabels, 14) + (columnTitle ? 16 : 0);
@@ -52,6 +59,11 @@ export function heatmap({ rows, columns, at, rowLabels, columnLabels, top, signe
     href: pixels(rows, columns, (row, column) => scale(at(row, column))), style: { "image-rendering": "pixelated" } }));
   const everyColumn = Math.ceil(11 / across);
   const everyRow = Math.ceil(11 / down);
+  for (let place = 0; write && place < rows * columns; place += 1) {
+    const [row, column] = [Math.floor(place / columns), place % columns];
+    picture.append(svg("text", { x: left + across * (column + 0.5), y: above + down * (row + 0.5), "text-anchor": "middle", "dominant-baseline": "central", "pointer-events": "none",
+      style: { fill: inkOn(scale(at(row, column))), "font-size": "11.5px" } }, write(row, column)));
+  }
   columnLabels.forEach((text, column) => {
     if (column % everyColumn) return;
     const upright = [...text].length <= 2; // letters

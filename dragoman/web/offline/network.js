@@ -33,7 +33,8 @@ export class Network {
     return state;
   }
 
-  // Log-probabilities (rows × vocabulary), attention (rows × source) or null, and the next state.
+  // Log-probabilities (rows × vocabulary), attention (rows × source) and that of all heads (rows × heads × source), both
+  // null for a model that does not attend, and the next state.
   async step(tokens, state) {
     const { Tensor } = this.ort;
     const feeds = { tokens: new Tensor("int64", BigInt64Array.from(tokens, BigInt), [tokens.length]), length: new Tensor("int64", [BigInt(state.length)], []) };
@@ -50,10 +51,10 @@ export class Network {
       tensors.set(name, { type: fresh.type, data: fresh.data, shape: [...fresh.dims] });
     }
     const scores = outputs.log_probabilities;
-    const weights = outputs.attention;
+    const { attention: weights, attention_heads: heads } = outputs;
     return {
       state: { tensors, length: state.length + 1, rows: state.rows },
-      scores: scores.data, vocabulary: scores.dims[1], attention: weights?.data ?? null, entries: weights?.dims[1] ?? 0,
+      scores: scores.data, vocabulary: scores.dims[1], attention: weights?.data ?? null, heads: heads?.data ?? null,
     };
   }
 }

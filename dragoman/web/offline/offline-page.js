@@ -1,6 +1,7 @@
 // The page of an exported model: type and see, which word comes from where, alternatives, files. Nothing leaves the browser.
 
-import { el, percent, put } from "./core.js";
+import { drawHeads } from "./attention-view.js";
+import { el, percent, put, redraw } from "./core.js";
 import { clipped, copy, difference, icon, iconButton, later, linkedWords, markWords, toast } from "./panels.js";
 import { SUFFIXES, unitsOf } from "./documents.js";
 import { configured, load } from "./dragoman.js";
@@ -71,6 +72,13 @@ function translatePage(main, model) {
   const others = el("div", { class: "others" });
   const foot = el("div", { class: "foot" }, hint, searchSelect(), iconButton("copy", "Copy the translation", () => copy(body.textContent.trimEnd())));
   const result = el("section", { class: "panel result", "aria-label": "Output" }, body, others, foot);
+  const heads = el("div", {});
+  const inside = el("details", { class: "fold", hidden: true, ontoggle: () => look() }, el("summary", {}, "Attention: where the model looks while it writes"), heads);
+  let looked = null; // the attention of the chosen sentence
+  const look = () => {
+    inside.hidden = !looked;
+    if (looked && inside.open) redraw(heads, () => drawHeads(looked));
+  };
   const mark = (sentence, words) => markWords(mirror, area, sentence, words);
   let running = null;
 
@@ -112,7 +120,7 @@ function translatePage(main, model) {
     for (const [source, space] of sentences) {
       const output = source ? outputs[number++] : null;
       if (output) {
-        const sentence = { source, place, text: output.text, alignment: output.alignment, source_words: output.sourceWords, target_words: output.targetWords, word_confidences: output.wordConfidences, alternatives: output.alternatives };
+        const sentence = { source, place, text: output.text, alignment: output.alignment, source_words: output.sourceWords, target_words: output.targetWords, word_confidences: output.wordConfidences, attention: output.attention, alternatives: output.alternatives };
         shown.push(sentence);
         body.append(...linkedWords(sentence, mark, hint, () => choose(sentence, shown.length > 1)));
       }
@@ -126,12 +134,16 @@ function translatePage(main, model) {
   }
 
   function choose(sentence, several) {
+    looked = sentence.attention ?? null;
+    look();
     const all = sentence.alternatives.filter((one) => one.text && one.text !== sentence.text);
     put(others, all.length > 0 && el("h3", { class: "small soft" }, several ? ["Alternatives for ", el("bdi", {}, clipped(sentence.source)), " · click another sentence for its own"] : "Alternatives"),
       el("ul", { class: "plain" }, all.map((one) => el("li", {}, el("button", { type: "button", class: "entry", title: "Copy", dir: "auto", onclick: () => copy(one.text) }, ...difference(sentence.text, one.text))))));
   }
 
   function empty() {
+    looked = null;
+    look();
     put(others);
     put(body, el("span", { class: "soft" }, "Translation"));
     foot.style.visibility = "hidden";
@@ -183,7 +195,7 @@ function translatePage(main, model) {
     el("div", { class: "panels" },
       el("section", { class: "panel", "aria-label": "Source" }, el("div", { class: "edit" }, mirror, area, clear), unknown, el("div", { class: "foot" }, count, el("button", { type: "button", class: "quiet", onclick: () => picker.click() }, icon("file"), "Translate a file"), picker)),
       result),
-    about(table));
+    el("div", { class: "folds" }, inside), about(table));
   empty();
   changed();
   area.focus();

@@ -15,7 +15,7 @@ export async function search(network, sources, options) {
       const own = rows.flatMap((row, place) => (row.beam === beam ? [place] : []));
       beam.advance(own.map((place) => ({
         scores: step.scores.subarray(place * step.vocabulary, (place + 1) * step.vocabulary),
-        attention: step.attention && step.attention.slice(place * step.entries, (place + 1) * step.entries),
+        attention: sliced(step.attention, place, rows.length), heads: sliced(step.heads, place, rows.length),
       })));
       if (!beam.done) beam.open.forEach(({ parent }, slot) => chosen.push({ row: own[parent], beam, slot }));
     }
@@ -46,7 +46,7 @@ class Beam {
     this.width = Math.max(options.beam, nBest);
     this.enough = settings.num_complete && options.beam > 1 ? Math.max(settings.num_complete, nBest) : this.width;
     this.stop = this.width === 1 ? "complete" : settings.stop;
-    Object.assign(this, { limit, settings, nBest, suppressed: table.suppressed, eos: table.special.eos });
+    Object.assign(this, { limit, settings, nBest, observe: options.observe, suppressed: table.suppressed, eos: table.special.eos });
     this.open = [{ before: null, token: table.special.sos, total: 0, length: 0 }];
     this.greedy = this.stop === "complete" ? -1 : 0; // which open hypothesis is the greedy one
     this.complete = [];
@@ -67,6 +67,7 @@ class Beam {
     const greedy = going.find((one) => one.isGreedy);
     if (greedy && !kept.includes(greedy)) kept[kept.length - 1] = greedy;
     this.greedy = kept.indexOf(greedy);
+    this.observe?.(candidates, kept);
     this.open = kept;
     this.done = this.isDone(length);
   }
@@ -75,11 +76,11 @@ class Beam {
   candidates(rows, length) {
     const every = [];
     let greedy = null;
-    rows.forEach(({ scores, attention }, slot) => {
+    rows.forEach(({ scores, attention, heads }, slot) => {
       const before = this.open[slot];
       const tokens = length >= this.limit ? [this.eos] : best(scores, Math.min(2 * this.width, scores.length), this.suppressed);
       tokens.forEach((token, rank) => {
-        const one = { before, parent: slot, token, own: scores[token], total: add(before.total, scores[token]), length, attention, isGreedy: slot === this.greedy && rank === 0 };
+        const one = { before, parent: slot, token, own: scores[token], total: add(before.total, scores[token]), length, attention, heads, isGreedy: slot === this.greedy && rank === 0 };
         if (one.isGreedy) greedy = one;
         every.push(one);
       });
@@ -101,6 +102,12 @@ class Beam {
     if (reached(Math.min(this.nBest, this.width)) < score(highest, length, this.settings)) return false;
     return this.greedy < 0 || reached(1) >= bestPossible(this.open[this.greedy].total);
   }
+}
+
+// The part of one row.
+function sliced(values, row, rows) {
+  const size = values ? values.length / rows : 0;
+  return values ? values.slice(row * size, (row + 1) * size) : null;
 }
 
 // The tokens with the highest scores, best first.
@@ -125,6 +132,6 @@ function finished(last) {
   for (let one = last; one.before; one = one.before) steps.unshift(one);
   return {
     score: last.score, tokens: steps.slice(0, -1).map((one) => one.token), tokenScores: steps.map((one) => one.own),
-    attention: last.attention && steps.slice(0, -1).map((one) => one.attention),
+    attention: last.attention && steps.slice(0, -1).map((one) => one.attention), heads: last.heads && steps.map((one) => one.heads),
   };
 }

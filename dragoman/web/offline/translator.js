@@ -7,6 +7,7 @@ import { knownCharacters, makeTokenizer, splitTag, UNK } from "./tokenizers.js";
 const MAX_TOKENS_PER_CHARACTER = 4; // bytes of UTF-8: a shorter text cannot be too long
 const MOST_BEAM = 64;
 const ROWS = 32; // hypotheses that are computed together
+const END = "<eos>";
 const PAUSE = 25; // milliseconds after which the page may draw
 
 export class Translator {
@@ -97,22 +98,33 @@ export class Translator {
     return { text: joined, score, tokens: all("tokens"), tokenScores: all("tokenScores"), alignment: null, sourceWords: words(text), targetWords: words(joined), wordConfidences: null, alternatives: [], unknown, parts: read.length };
   }
 
-  output(part, { score, tokens, tokenScores, attention }) {
+  output(part, { score, tokens, tokenScores, attention, heads }) {
     const text = this.target.decode(tokens);
     const plain = part.whole.slice(part.front);
     // Of a single word the letters are aligned, on each side that is read by letter.
     const byLetter = (side) => side.kind === "characters" && words(plain).length === 1;
     const sourceSpans = wordSpans(plain, byLetter(this.table.source)).map(([start, end]) => [start + part.front, end + part.front]);
     const targetSpans = wordSpans(text, byLetter(this.table.target ?? this.table.source));
+    const sourceShares = tokenShares(part.ids.map(([, start, end]) => [start, end]), sourceSpans);
     const spans = tokens.map((_, index) => [this.target.decode(tokens.slice(0, index)).length, this.target.decode(tokens.slice(0, index + 1)).length]);
     const shares = tokenShares(spans, targetSpans);
     const confidences = targetSpans.map((_, word) => shares.reduce((product, share, token) => (share.has(word) ? product * Math.exp(tokenScores[token]) : product), 1));
     return {
       text, score, tokens: tokens.map((id) => this.target.piece(id)), tokenScores,
       sourceWords: sourceSpans.map(([start, end]) => part.whole.slice(start, end)), targetWords: targetSpans.map(([start, end]) => text.slice(start, end)),
-      wordConfidences: confidences, alignment: attention ? links(attention, shares, tokenShares(part.ids.map(([, start, end]) => [start, end]), sourceSpans), targetSpans.length, sourceSpans.length) : null,
+      wordConfidences: confidences, alignment: attention ? links(attention, shares, sourceShares, targetSpans.length, sourceSpans.length) : null,
+      // What the attention view draws: weights of all heads for every token, <eos> included, and both sides by word.
+      attention: heads && { heads, layers: this.table.attention_heads,
+        rows: axis(tokens.map((id) => this.target.piece(id)), shares, targetSpans.map(([start, end]) => text.slice(start, end))),
+        columns: axis(part.ids.map(([id]) => this.source.piece(id)), sourceShares, sourceSpans.map(([start, end]) => part.whole.slice(start, end))) },
     };
   }
+}
+
+// The tokens of a side with <eos>, its words, and the word of every token.
+function axis(tokens, shares, spans) {
+  const own = shares.map((share) => [...share.keys()][0] ?? 0);
+  return { tokens: [...tokens, END], words: [...spans, END], word_of: [...own, spans.length] };
 }
 
 // Every output word with the source word that it attends to most, as [source word, output word].

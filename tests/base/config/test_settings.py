@@ -180,13 +180,18 @@ def test_a_list_of_text_may_be_typed_with_commas() -> None:
     @dataclass(frozen=True)
     class Columns:
         columns: tuple[str, ...] = ()
-        numbers: tuple[int, ...] = ()
+        numbers: tuple[float, ...] = ()
+        rows: tuple[tuple[int, ...], ...] = ()
 
     assert build(Columns, override({}, ["columns=en, de"])).columns == ("en", "de")
     assert build(Columns, override({}, ["columns=1,2"])).columns == ("1", "2")
     assert build(Columns, override({}, ["columns=en"])).columns == ("en",)
     assert build(Columns, override({}, ['columns=["en, or de"]'])).columns == ("en, or de",)
-    for wrong in ("columns=3", "numbers=1,2"):
+    assert build(Columns, override({}, ["numbers=1, 2.5"])).numbers == (1.0, 2.5)
+    assert build(Columns, override({}, ["rows=1,2;3,4"])).rows == ((1, 2), (3, 4))
+    with pytest.raises(ConfigError, match=r'numbers\[1\]: found "b" \(text\), expected a number'):
+        build(Columns, override({}, ["numbers=1,b"]))
+    for wrong in ("columns=3", "numbers=3"):
         with pytest.raises(ConfigError, match="expected a list of"):
             build(Columns, override({}, [wrong]))
 
