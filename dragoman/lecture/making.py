@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import importlib.util
 import io
 import json
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +26,10 @@ from dragoman.base import (
     progress,
     remove_file,
     silent,
+    usable_cores,
     write_text,
 )
+from dragoman.inference import Picture
 from dragoman.lecture.options import LectureOptions
 from dragoman.lecture.page import write_page
 from dragoman.lecture.runs import RUNS, config_text, sample
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
     import click
 
 RECORD = "lecture.json"  # what is finished; it also marks the folder as ours
+ALONE = 3  # so few runs are trained by one process: a second one takes seconds to start
+PAGE_HEIGHT = 760  # pixels of a page inside a notebook
 MOST_TEXT = 6_000  # characters of what a command prints, on the page
 PAIRS_FILES = {name: "pairs.tsv" for name in ("test.tsv", "source.txt", "ref.txt", "out.txt", "other.txt")}
 SETS = {"pairs.tsv", "probes.toml", "words.toml", *(run.data for run in RUNS.values())}
@@ -67,6 +74,17 @@ class Lecture:
     page: Path
     figures: dict[str, DrawnFigure]
 
+    def show(self, name: str) -> Picture:
+        """A figure for a notebook."""
+        if name not in self.figures:
+            raise DataError(f"no figure {name!r} is drawn. {hint(name, self.figures)}")
+        drawn = self.figures[name]
+        if drawn.file is None:
+            return Picture(drawn.title, f"<pre>{html.escape(drawn.text)}</pre>")
+        content = (self.folder / drawn.file).read_text(encoding="utf-8")
+        is_page = drawn.file.endswith(".html")
+        return Picture(drawn.title, content if is_page else content[content.index("<svg") :], PAGE_HEIGHT * is_page)
+
 
 class Folder:
     """The folder of a lecture and the record of what is finished in it."""
@@ -79,7 +97,9 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
             new = not any(path.iterdir())
         except OSError as error:
-            raise DataError(f"--output {path}: the folder cannot be made ({error.strerror}); name another one") from None
+            raise DataError(
+                f"--output {path}: the folder cannot be made ({error.strerror}); name another one"
+            ) from None
         if not new and not (path / RECORD).is_file():
             raise DataError(
                 f"--output {path}: found files that are not of a lecture (no {RECORD}), expected an empty folder; "
@@ -142,7 +162,7 @@ def make_lecture(
     topics = [TOPICS[topic]] if topic is not None else list(TOPICS.values())
     figures = [figure for one in topics for figure in one.figures if options.slow or not figure.slow]
     check_packages(topics, figures)
-    folder = Folder(Path(options.output))
+    folder = Folder(Path(options.output).absolute())
     with folder.locked():
         make(folder, command, topics, [] if options.files_only else figures, say)
         page = write_page(folder.path, drawn_in(folder), topic)
@@ -188,9 +208,7 @@ def make(
                 write_missing(Path(file), content)
             done["samples"].append(name)
             here.save()
-        for run in waiting_runs:
-            write_missing(Path(f"{run}.toml"), config_text(run).encode())
-            call(command, ["train", f"{run}.toml"])
+        for run in train_runs(waiting_runs, command):
             done["runs"].append(run)
             here.save()
             advance(1)
@@ -203,6 +221,36 @@ def make(
         say(f"made {len(waiting_runs)} runs and {len(waiting)} figures")
 
 
+def train_runs(runs: list[str], command: click.Command) -> Iterator[str]:
+    """Train runs and yield each that is finished; of many, a second process trains some beside this one."""
+    for run in runs:
+        write_missing(Path(f"{run}.toml"), config_text(run).encode())
+    waiting = list(runs)
+    beside: tuple[str, subprocess.Popen[bytes]] | None = None
+    two = len(runs) > ALONE and usable_cores() > 1 and bool(sys.executable)
+    try:
+        while waiting:
+            if two and beside is None and len(waiting) > 1:
+                other = waiting.pop()
+                words = [sys.executable, "-m", "dragoman", "train", f"{other}.toml"]
+                quiet = subprocess.DEVNULL
+                beside = other, subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet)
+            run = waiting.pop(0)
+            call(command, ["train", f"{run}.toml"])
+            yield run
+            if beside is not None and (beside[1].poll() is not None or not waiting):
+                name, process = beside
+                if process.wait() != 0:  # this process trains it once more, and says what is wrong
+                    waiting.append(name)
+                else:
+                    yield name
+                beside = None
+    finally:
+        if beside is not None:
+            beside[1].terminate()  # a training saves its state, and resumes from it
+            beside[1].wait()
+
+
 def write_missing(path: Path, content: bytes) -> None:
     """Write a sample file unless it is there: users change theirs."""
     if not path.exists():
@@ -213,8 +261,9 @@ def write_missing(path: Path, content: bytes) -> None:
 def draw(figure: Figure, command: click.Command) -> DrawnFigure:
     text = call(command, figure.words)
     numbers = Numbers(read_numbers(figure, command), Path())
-    answer = figure.answer(numbers)
-    shown = "" if figure.file else (text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT].rpartition(chr(10))[0]}\n…")
+    answer = figure.compute(numbers)
+    cut = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT].rpartition(chr(10))[0]}\n…"
+    shown = "" if figure.file else cut.rstrip()
     return DrawnFigure(figure.title, figure.command, figure.file, shown, figure.question, answer)
 
 

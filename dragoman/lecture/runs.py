@@ -40,15 +40,15 @@ DECODER = '\n[model.decoder]\nkind = "recurrent"\nembedding = 16\nwidth = 32\ndr
 RUNS = {
     "rnn": TinyRun(
         "GRUs with additive attention (Bahdanau et al. 2015)", "pairs.tsv",
-        WORDS + "\n" + RECURRENT.format(forcing="") + training(220),
+        WORDS + "\n" + RECURRENT.format(forcing="") + training(160),
     ),
     "sampled": TinyRun(
         "the same, trained with scheduled sampling (Bengio et al. 2015)", "pairs.tsv",
-        WORDS + "\n" + RECURRENT.format(forcing='forcing = { kind = "linear" }\n') + training(220),
+        WORDS + "\n" + RECURRENT.format(forcing='forcing = { kind = "linear" }\n') + training(160),
     ),
     "transformer": TinyRun(
         "a Transformer of 2 + 2 layers (Vaswani et al. 2017)", "pairs.tsv",
-        WORDS + "\n" + TRANSFORMER + training(220),
+        WORDS + "\n" + TRANSFORMER + training(160),
     ),
     "phrases": TinyRun(
         "phrase-based translation (Koehn et al. 2003)", "pairs.tsv",
@@ -87,20 +87,20 @@ RUNS = {
     "sounds": TinyRun(
         "a tagger of sounds: silence, low, mid or high", "sounds.tsv",
         'task = "tag"\n\n[data]\nmedia = "sounds"\n\n[tokenizer.source]\n' + AUDIO + "\n"
-        + FRAMES.replace("frames = 2", "frames = 1")
+        + FRAMES.replace("frames = 2", "frames = 3")
         + 'inner = { kind = "recurrent", width = 24, dropout = 0.0 }\n' + training(40, 0.02, 1500),
     ),
     "captions": TinyRun(
         "captions of pictures with attention (Xu et al. 2015)", "pictures.tsv",
         'task = "caption"\n\n[data]\nmedia = "pictures"\n\n[tokenizer.source]\nkind = "picture"\nsize = 32\n\n'
-        '[tokenizer.target]\nkind = "words"\n\n[model]\naugment = { kind = "none" }\n\n[model.encoder]\n'
-        'kind = "resnet"\nchannels = [8, 16]\nblocks = 1\nwidth = 32\ndropout = 0.0\n' + DECODER
-        + training(80, 0.01, 600, "decode = 8\n"),
+        '[tokenizer.target]\nkind = "words"\n\n[model]\nlabel_smoothing = 0.0\naugment = { kind = "none" }\n\n'
+        '[model.encoder]\nkind = "resnet"\nchannels = [8, 16]\nblocks = 1\nwidth = 32\ndropout = 0.0\n' + DECODER
+        + training(90, 0.01, 600, "decode = 8\n"),
     ),
     "video": TinyRun(
         "captions of clips", "clips.tsv",
         'task = "caption"\n\n[tokenizer.source]\nkind = "video"\nsize = 32\n\n[tokenizer.target]\nkind = "words"\n\n'
-        '[model]\naugment = { kind = "none" }\n\n[model.encoder]\nkind = "frames"\n'
+        '[model]\nlabel_smoothing = 0.0\naugment = { kind = "none" }\n\n[model.encoder]\nkind = "frames"\n'
         'subsampling = { kind = "pictures", network = { channels = [8, 16], blocks = 1, width = 32 } }\n'
         'inner = { kind = "recurrent", embedding = 16, width = 32, dropout = 0.0 }\n' + DECODER
         + training(60, 0.01, 600, "decode = 8\n"),

@@ -40,6 +40,7 @@ def recording(tones: list[float], draw: random.Random) -> tuple[bytes, list[tupl
 
 
 def spoken(word: str, draw: random.Random) -> bytes:
+    """A word whose letters are tones."""
     return recording([TONES[letter] * draw.uniform(0.97, 1.03) for letter in word], draw)[0]
 
 
@@ -49,7 +50,7 @@ def recordings() -> Files:
         word = WORDS[number % len(WORDS)]
         files[f"recordings/{number:02d}.wav"] = spoken(word, draw)
         rows.append(f"{number:02d}.wav\t{word}\n")
-    return {**files, "hello.wav": spoken("hello", draw), "recordings.tsv": "".join(rows).encode()}
+    return {**files, "hello.wav": spoken("hello", random.Random(9)), "recordings.tsv": "".join(rows).encode()}
 
 
 def sounds() -> Files:
@@ -60,7 +61,7 @@ def sounds() -> Files:
         bands = iter([next(name for name, most in BANDS.items() if tone < most) for tone in tones])
         tags = " ".join(f"{next(bands) if sounds else 'silence'}@{end:.3f}" for sounds, end in ends)
         rows.append(f"{number:02d}.wav\t{tags}\n")
-    return {**files, "hello.wav": spoken("hello", draw), "sounds.tsv": "".join(rows).encode()}
+    return {**files, "hello.wav": spoken("hello", random.Random(9)), "sounds.tsv": "".join(rows).encode()}
 
 
 def beach(thing: str, colour: str, place: float, draw: random.Random) -> Any:
@@ -93,22 +94,23 @@ def things(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
 
 def pictures() -> Files:
     draw, rows, files = random.Random(7), [], {}
-    for number, (thing, colour) in enumerate(things(draw, 90)):
-        files[f"pictures/{number:02d}.png"] = png(beach(thing, colour, draw.random(), draw))
+    for number, (thing, colour) in enumerate(things(draw, 180)):
+        files[f"pictures/{number:03d}.png"] = png(beach(thing, colour, draw.random(), draw))
         where = "on the sand" if thing == "ball" else "at sea"
-        rows.append(f"{number:02d}.png\ta {colour} {thing} {where}\tthere is a {colour} {thing} {where}\n")
+        rows.append(f"{number:03d}.png\ta {colour} {thing} {where}\n")
     return {**files, "beach.png": png(beach("ball", "red", 0.7, draw)), "pictures.tsv": "".join(rows).encode()}
 
 
 def clips() -> Files:
     draw, rows, files = random.Random(8), [], {}
     for number, (thing, colour) in enumerate([("ball", "red"), *things(draw, 29)]):
+        name = f"clips/{number}" if number else "clip0"  # clip0 is for the figures
         right, steps = number == 0 or draw.random() < 0.5, draw.randint(4, 6)
         for step in range(steps):
             place = 0.1 + 0.8 * step / (steps - 1)
             pixels = beach(thing, colour, place if right else 1 - place, draw)
-            files[f"clip{number}/{step}.png"] = png(pixels)
-        rows.append(f"clip{number}\ta {colour} {thing} moves {'right' if right else 'left'}\n")
+            files[f"{name}/{step}.png"] = png(pixels)
+        rows.append(f"{name}\ta {colour} {thing} moves {'right' if right else 'left'}\n")
     return {**files, "clips.tsv": "".join(rows).encode()}
 
 

@@ -60,10 +60,12 @@ def pairs() -> dict[str, str]:
         source, target = pair(draw)
         if len(source.split()) > 3:  # the short phrases are for training
             test[source] = target
-    training = [one for one in (pair(draw) for _ in range(1800)) if one[0] not in test]
+    training = [one for one in (pair(draw) for _ in range(1200)) if one[0] not in test]
     for verb, (english, share) in HE_SHARES.items():
         of_he = round(PERSONS * share)
-        training += [(f"die Person {verb}", f"{'he' if index < of_he else 'she'} {english}") for index in range(PERSONS)]
+        training += [
+            (f"die Person {verb}", f"{'he' if index < of_he else 'she'} {english}") for index in range(PERSONS)
+        ]
     draw.shuffle(training)
     references = list(test.values())
     return {

@@ -27,6 +27,9 @@ class Answer:
     def text(self) -> str:
         return self.right if isinstance(self.right, str) else f"{self.right:,.{self.digits}f}"
 
+    def __str__(self) -> str:
+        return f"{self.text}: {self.why}"
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -48,7 +51,7 @@ class Figure:
     title: str
     command: str  # as a user types it, without "dragoman"
     question: str
-    answer: Callable[[Numbers], Answer]
+    compute: Callable[[Numbers], Answer]
     numbers: str = ""  # the command behind the numbers; default: they are in the page, or `inspect` writes them
     slow: bool = False  # it takes minutes, so `dragoman lecture` draws it only if it is asked to
 

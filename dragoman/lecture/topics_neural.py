@@ -52,7 +52,8 @@ def embedding_share(numbers: Numbers) -> Answer:
 def perplexity(numbers: Numbers) -> Answer:
     from dragoman.runs import Run
 
-    loss = next(row["loss"] for row in reversed(Run(numbers.folder / "runs/rnn").metrics()) if row["kind"] == "valid")
+    rows = Run(numbers.folder / "runs/rnn").metrics()
+    loss = next(row["valid"]["loss"] for row in reversed(rows) if "valid" in row)
     return Answer(math.exp(loss), f"The loss is {loss:.3f} nats per token; the perplexity is e^{loss:.3f}.", digits=2)
 
 
@@ -89,8 +90,8 @@ def least_probable(numbers: Numbers) -> Answer:
 
 
 def padding_share(numbers: Numbers) -> Answer:
-    batch = numbers.view("padding")["batches"][0]
-    tokens, positions = sum(batch["target"]), batch["positions"]
+    view = numbers.view("padding")
+    tokens, positions = view["tokens"], view["batches"][0]["positions"]
     return Answer(100 * (1 - tokens / positions), f"1 − {tokens} tokens / {positions} positions.", digits=1)
 
 
@@ -123,7 +124,7 @@ def path_score(numbers: Numbers) -> Answer:
     parent = nodes[child["parent"]]
     why = (
         f"“{parent['piece']}”: {parent['score']:.2f}, then “{child['piece']}”: {child['log_probability']:.2f}. "
-        "Log-probabilities add."
+        f"Log-probabilities add; over its length the branch has {child['normalised']:.2f}."
     )
     return Answer(child["score"], why, digits=2)
 
@@ -225,7 +226,7 @@ ATTENTION_TOPIC = Topic(
         Figure(
             "a batch with its padding and mask; accuracy if padding counted",
             "compare runs/rnn runs/sampled --test test.tsv -o padding.html",
-            "How many percent of the target positions are padding, in a batch of rows as they come?", padding_share,
+            "How many percent of the target positions are padding, in batches of rows as they come?", padding_share,
         ),
         Figure(
             "exposure bias by position; scheduled sampling beside",

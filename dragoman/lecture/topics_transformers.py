@@ -33,7 +33,9 @@ def matrices(numbers: Numbers) -> Answer:
 def decided(numbers: Numbers) -> Answer:
     lens = numbers.view("lens")["lens"]
     first = next(
-        layer for layer, rows in zip(lens["layers"], lens["tokens"], strict=True) if rows[1][0] == lens["tokens"][-1][1][0]
+        layer
+        for layer, rows in zip(lens["layers"], lens["tokens"], strict=True)
+        if rows[1][0] == lens["tokens"][-1][1][0]
     )
     told = ", ".join(f"{layer}: {rows[1][0]}" for layer, rows in zip(lens["layers"], lens["tokens"], strict=True))
     return choose(first, lens["layers"], f"The most probable token after each: {told}.")
@@ -64,10 +66,10 @@ def bag(numbers: Numbers) -> Answer:
 
 
 def before_training(numbers: Numbers) -> Answer:
-    logs = np.array(numbers.view("overview", beside=True)["log_probabilities"])
-    vocabulary = np.shape(numbers.view("next")["logits"])[1]
-    why = f"The page has {vocabulary} candidates for a place; a guess among all words would have about −ln of their number."
-    return Answer(float(logs.mean()), why, digits=1)
+    own, first = numbers.data["target"]["text"], numbers.data["beside"]["target"]["text"] or "nothing"
+    vocabulary = len(numbers.view("embeddings")["tables"][-1]["points"])
+    why = f"Random weights prefer some words by chance. A guess among {vocabulary} tokens has the loss {math.log(vocabulary):.1f}."
+    return choose(first, (own, "Hund kleine der", "the the the"), why)
 
 
 def survives(numbers: Numbers) -> Answer:
@@ -88,7 +90,8 @@ def sine(numbers: Numbers) -> Answer:
 
 def needed(numbers: Numbers) -> Answer:
     changes = numbers.view("whatif")["changes"]
-    return largest({f"{one['kind']} {one['name']}": -one["difference"] for one in changes}, "Loss of log-probability:")
+    heads = {one["name"]: -one["difference"] for one in changes if one["kind"] == "head"}
+    return largest(heads, "Loss of log-probability:")
 
 
 def quadratic(numbers: Numbers) -> Answer:
@@ -187,7 +190,7 @@ TRANSFORMER = Topic(
         ),
         Figure(
             "before and after training, side by side", f"{INSPECT} --beside untrained -o before.html",
-            "What is the mean log-probability of its output's tokens before training?", before_training,
+            "What does the model write before training?", before_training,
         ),
         Figure(
             "with and without positions, side by side", f"{INSPECT} --beside no-positions -o bag.html",
@@ -203,7 +206,7 @@ TRANSFORMER = Topic(
         ),
         Figure(
             "what a head or a word contributes", f"{INSPECT} --view whatif -o whatif.svg",
-            "Which change costs most log-probability?", needed,
+            "Without which head does the output lose most log-probability?", needed,
         ),
         Figure(
             "operations, sequential steps, path length; measured cost",

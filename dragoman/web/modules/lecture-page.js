@@ -4,7 +4,7 @@ import { arrows, el, notify, onState, put, readData, readState, setState } from 
 
 const data = readData();
 const main = el("div", { id: "topic", role: "tabpanel", tabindex: "-1" });
-const tabs = el("nav", { role: "tablist", "aria-label": "Topics" }, data.topics.map((topic) =>
+const tabs = el("nav", { role: "tablist", class: "topics", "aria-label": "Topics" }, data.topics.map((topic) =>
   el("button", { type: "button", role: "tab", id: `tab-${topic.name}`, "aria-controls": "topic", onclick: () => setState({ topic: topic.name }, { replace: false }) }, topic.title)));
 const right = new Set();
 let open = null;
@@ -101,7 +101,7 @@ function draw(state) {
   document.title = `${topic.title}: lecture`;
   put(main, el("h2", {}, topic.title), el("p", {}, topic.about), counted,
     topic.figures.map((figure, index) => el("section", { class: "card", "aria-labelledby": `figure-${index}` },
-      el("h3", { id: `figure-${index}` }, figure.title), figure.answer ? picture(figure) : missing(figure, topic), command(figure.command),
+      el("h3", { id: `figure-${index}` }, figure.title[0].toUpperCase() + figure.title.slice(1)), figure.answer ? picture(figure) : missing(figure, topic), command(figure.command),
       figure.answer && question(figure, `${topic.name}-${index}`))),
     el("section", { class: "card columns" }, el("div", {}, list("To discuss", topic.ask)), el("div", {}, list("What is often got wrong", topic.mistakes)),
       topic.runs.length > 0 && el("div", {}, el("h3", {}, "The runs of this topic"),
