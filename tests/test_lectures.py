@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import sys
@@ -280,4 +279,4 @@ def test_notebooks_run(name: str, inside: Path) -> None:
     answers = [texts for cell, texts in zip(cells, outputs, strict=True) if cell.text.startswith("print(lecture.fig")]
     assert len(answers) == sum(not figure.slow for figure in TOPICS[name].figures)
     assert all(texts and re.match(r".+: .+", texts[0]) for texts in answers)
-    assert Path(os.getcwd()) == inside / "lecture"
+    assert Path.cwd() == inside / "lecture"

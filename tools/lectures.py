@@ -61,8 +61,8 @@ FILES = """
 The files are small: `pairs.tsv` and `test.tsv` have a German and an English sentence on each line; `source.txt` and
 `ref.txt` are the columns of `test.tsv`; `out.txt` and `other.txt` have the outputs of two made-up systems. `words.tsv`
 has tags of words, `numbers.tsv` series of numbers, `text.txt` sentences. In `recordings.tsv` and `hello.wav` every
-letter is a tone; `sounds.tsv` tags tones; `pictures.tsv`, `beach.png` and `clips.tsv` show balls and boats. `probes.toml`
-has templates of a probe ([scoring](../reference/scoring.md#error-analysis)).
+letter is a tone; `sounds.tsv` tags tones; `pictures.tsv`, `beach.png` and `clips.tsv` show balls and boats.
+`probes.toml` has templates of a probe ([scoring](../reference/scoring.md#error-analysis)).
 """
 
 
@@ -76,8 +76,9 @@ def section(topic: Topic) -> str:
         f"| {figure.title}{' (*slow*)' * figure.slow} | `dragoman {figure.command}` |\n" for figure in topic.figures
     ]
     return (
-        f"\n## {topic.title}\n\n{topic.about} `dragoman lecture {topic.name}`, the [notebook](../lectures/{topic.name}.ipynb),"
-        f" or [run it in Colab]({COLAB}/{topic.name}.ipynb).\n\n| figure | command |\n|---|---|\n{''.join(rows)}"
+        f"\n## {topic.title}\n\n{topic.about} `dragoman lecture {topic.name}`, the "
+        f"[notebook](../lectures/{topic.name}.ipynb), or [run it in Colab]({COLAB}/{topic.name}.ipynb).\n\n"
+        f"| figure | command |\n|---|---|\n{''.join(rows)}"
     )
 
 

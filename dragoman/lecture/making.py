@@ -1,4 +1,4 @@
-"""`make_lecture`: sample files, tiny runs, figures and a page with questions, in a folder that a stop leaves resumable."""
+"""`make_lecture`: sample files, tiny runs, figures and a page with questions; after a stop it makes the rest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RECORD = "lecture.json"  # what is finished; it also marks the folder as ours
 ALONE = 3  # so few runs are trained by one process: a second one takes seconds to start
 PAGE_HEIGHT = 760  # pixels of a page inside a notebook
 MOST_TEXT = 6_000  # characters of what a command prints, on the page
-PAIRS_FILES = {name: "pairs.tsv" for name in ("test.tsv", "source.txt", "ref.txt", "out.txt", "other.txt")}
+PAIRS_FILES = dict.fromkeys(("test.tsv", "source.txt", "ref.txt", "out.txt", "other.txt"), "pairs.tsv")
 SETS = {"pairs.tsv", "probes.toml", "words.toml", *(run.data for run in RUNS.values())}
 # Which set of sample files has a file that a command names. Those of a run are made for it.
 SET_OF = {**{name: name for name in SETS}, **PAIRS_FILES, "characters.toml": "words.toml"}

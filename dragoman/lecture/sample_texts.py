@@ -1,4 +1,4 @@
-"""Made-up texts of the lectures: small grammars, so that tiny models learn them in seconds and people can check them."""
+"""Made-up texts of the lectures: small grammars, which tiny models learn in seconds and people can check."""
 
 from __future__ import annotations
 

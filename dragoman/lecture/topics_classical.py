@@ -68,8 +68,8 @@ def amplified(numbers: Numbers) -> Answer:
 
     row = next(row for row in numbers.data[0]["rows"] if row["word"] == "baut")
     why = (
-        f"The training pairs have “he” in {HE_SHARES['baut'][1]:.0%} of the translations of “die Person baut”. A search "
-        "writes the more probable word every time: it amplifies the bias of the data."
+        f"The training pairs have “he” in {HE_SHARES['baut'][1]:.0%} of the translations of “die Person baut”. A "
+        "search writes the more probable word every time: it amplifies the bias of the data."
     )
     return Answer(100 * row["share"], why)
 

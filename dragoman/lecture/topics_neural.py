@@ -63,7 +63,7 @@ def cross_weights(numbers: Numbers) -> tuple[Any, list[str], list[str]]:
 
 
 def first_weight(numbers: Numbers) -> Answer:
-    weights, rows, columns = cross_weights(numbers)
+    weights, _, columns = cross_weights(numbers)
     why = f"exp of the score of “{columns[0]}” over the sum of that column, as the softmax says."
     return Answer(float(weights[0][0]), why, digits=2)
 

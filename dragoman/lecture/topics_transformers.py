@@ -32,12 +32,9 @@ def matrices(numbers: Numbers) -> Answer:
 
 def decided(numbers: Numbers) -> Answer:
     lens = numbers.view("lens")["lens"]
-    first = next(
-        layer
-        for layer, rows in zip(lens["layers"], lens["tokens"], strict=True)
-        if rows[1][0] == lens["tokens"][-1][1][0]
-    )
-    told = ", ".join(f"{layer}: {rows[1][0]}" for layer, rows in zip(lens["layers"], lens["tokens"], strict=True))
+    second = {layer: rows[1][0] for layer, rows in zip(lens["layers"], lens["tokens"], strict=True)}
+    first = next(layer for layer, token in second.items() if token == second[lens["layers"][-1]])
+    told = ", ".join(f"{layer}: {token}" for layer, token in second.items())
     return choose(first, lens["layers"], f"The most probable token after each: {told}.")
 
 
@@ -68,7 +65,8 @@ def bag(numbers: Numbers) -> Answer:
 def before_training(numbers: Numbers) -> Answer:
     own, first = numbers.data["target"]["text"], numbers.data["beside"]["target"]["text"] or "nothing"
     vocabulary = len(numbers.view("embeddings")["tables"][-1]["points"])
-    why = f"Random weights prefer some words by chance. A guess among {vocabulary} tokens has the loss {math.log(vocabulary):.1f}."
+    loss = f"A guess among {vocabulary} tokens has the loss {math.log(vocabulary):.1f}"
+    why = f"Random weights prefer some words by chance. {loss}."
     return choose(first, (own, "Hund kleine der", "the the the"), why)
 
 
@@ -78,9 +76,9 @@ def survives(numbers: Numbers) -> Answer:
 
 
 def alike(numbers: Numbers) -> Answer:
-    dots = np.array(numbers.view("positions")["pictures"][0]["dots"]).ravel()
-    return Answer(float(dots[1] / dots[0]), f"Their product is {dots[1]:.2f}, that of a position with itself {dots[0]:.2f}.",
-                  digits=2)  # fmt: skip
+    own, next_one = np.array(numbers.view("positions")["pictures"][0]["dots"]).ravel()[:2].tolist()
+    why = f"Their product is {next_one:.2f}, that of a position with itself {own:.2f}."
+    return Answer(next_one / own, why, digits=2)
 
 
 def sine(numbers: Numbers) -> Answer:
@@ -99,9 +97,9 @@ def quadratic(numbers: Numbers) -> Answer:
 
 
 def longer(numbers: Numbers) -> Answer:
-    own, other = ((numbers.folder / name).read_text(encoding="utf-8") for name in ("ref.txt", "source.txt"))
-    why = f"ref.txt has {len(own.split())} words and {len(own) - own.count(chr(10))} characters, so sequences grow so much."
-    return Answer((len(own) - own.count("\n")) / len(own.split()), why, digits=1)
+    text = (numbers.folder / "ref.txt").read_text(encoding="utf-8")
+    words, characters = len(text.split()), len(text) - text.count("\n")
+    return Answer(characters / words, f"ref.txt has {words} words and {characters} characters.", digits=1)
 
 
 def best_step(numbers: Numbers) -> Answer:
