@@ -33,7 +33,7 @@ from dragoman.inference import Picture
 from dragoman.lecture.options import LectureOptions
 from dragoman.lecture.page import write_page
 from dragoman.lecture.runs import RUNS, config_text, sample
-from dragoman.lecture.table import Answer, Figure, Numbers, Topic
+from dragoman.lecture.table import DrawnFigure, Figure, Numbers, Topic
 from dragoman.lecture.topics import TOPICS
 
 if TYPE_CHECKING:
@@ -47,23 +47,6 @@ PAIRS_FILES = dict.fromkeys(("test.tsv", "source.txt", "ref.txt", "out.txt", "ot
 SETS = {"pairs.tsv", "probes.toml", "words.toml", *(run.data for run in RUNS.values())}
 # Which set of sample files has a file that a command names. Those of a run are made for it.
 SET_OF = {**{name: name for name in SETS}, **PAIRS_FILES, "characters.toml": "words.toml"}
-
-
-@dataclass(frozen=True)
-class DrawnFigure:
-    """A figure as it was drawn: its command, its file or text, and the question with its answer."""
-
-    title: str
-    command: str
-    file: str | None
-    text: str
-    question: str
-    answer: Answer
-
-    @classmethod
-    def of(cls, row: dict[str, Any]) -> DrawnFigure:
-        answer = row["answer"]
-        return cls(**{**row, "answer": Answer(**{**answer, "others": tuple(answer["others"])})})
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.base import atomic_write
 from dragoman.lecture.runs import RUNS
+from dragoman.lecture.table import DrawnFigure
 from dragoman.lecture.topics import TOPICS
 from dragoman.web import build_page
-
-if TYPE_CHECKING:
-    from dragoman.lecture.making import DrawnFigure
 
 PAGE, TOYS = "index.html", "toys.html"
 

@@ -78,6 +78,23 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class DrawnFigure:
+    """A figure as it was drawn: its command, its file or text, and the question with its answer."""
+
+    title: str
+    command: str
+    file: str | None
+    text: str
+    question: str
+    answer: Answer
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> DrawnFigure:
+        answer = row["answer"]
+        return cls(**{**row, "answer": Answer(**{**answer, "others": tuple(answer["others"])})})
+
+
+@dataclass(frozen=True)
 class Topic:
     """A part of a course: its figures, and notes for who teaches it."""
 

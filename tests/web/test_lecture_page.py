@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.lecture.making import DrawnFigure
 from dragoman.lecture.page import write_page
-from dragoman.lecture.table import Answer
+from dragoman.lecture.table import Answer, DrawnFigure
 from dragoman.lecture.topics import TOPICS
 from tests.web.test_browser import HOSTILE, Opened, browser, playwright, pytestmark  # noqa: F401
 
