@@ -274,4 +274,4 @@ def call(command: click.Command, words: list[str]) -> str:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         command.main(list(words), prog_name="dragoman", standalone_mode=False)
-    return out.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
+    return out.buffer.getvalue().decode("utf-8")

@@ -64,6 +64,8 @@ def bag(numbers: Numbers) -> Answer:
 
 def before_training(numbers: Numbers) -> Answer:
     own, first = numbers.data["target"]["text"], numbers.data["beside"]["target"]["text"] or "nothing"
+    words = first.split()
+    first = " ".join(words[:3]) + (" …" if len(words) > 3 else "")
     vocabulary = len(numbers.view("embeddings")["tables"][-1]["points"])
     loss = f"A guess among {vocabulary} tokens has the loss {math.log(vocabulary):.1f}"
     why = f"Random weights prefer some words by chance. {loss}."
