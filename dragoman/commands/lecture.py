@@ -15,7 +15,7 @@ from dragoman.lecture import LectureOptions
 @options_of(LectureOptions)
 @click.option("--list", "listed", is_flag=True, help="List the topics.")
 def lecture(topic: str | None, options: LectureOptions, listed: bool) -> None:
-    """Make the companion of a course: figures, their commands, questions.
+    """Make a course's companion: figures, commands, questions.
 
     A folder gets sample files, tiny runs and figures, and index.html shows each figure with the command that drew it
     and a question with a checked answer. TOPIC makes what one topic needs, and the page opens there. All topics take

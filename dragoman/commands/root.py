@@ -17,7 +17,7 @@ GROUPS = {
     "Start": (
         ("demo", "new", "Learn to pronounce English words; show a network at work."),
         ("new", "new", "Print a commented starter configuration for a task."),
-        ("lecture", "lecture", "Make the companion of a course: figures, their commands, questions."),
+        ("lecture", "lecture", "Make a course's companion: figures, commands, questions."),
         ("presets", "new", "List the presets with sizes and papers, or print one."),
         ("completion", "completion", "Print a script that completes commands in a shell."),
     ),
