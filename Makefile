@@ -77,8 +77,8 @@ docs-test: setup
 # Writes the owner of the repository into every address, once: make owner OWNER=NAME
 owner:
 	test -n "$(OWNER)"
-	git grep -lE 'github\.com/OWNER/|OWNER\.github\.io' -- ':!tools' ':!Makefile' | xargs \
-		sed -i.bak -e 's|github\.com/OWNER/|github.com/$(OWNER)/|g' -e 's|OWNER\.github\.io|$(OWNER).github.io|g'
+	git grep -lE 'github(\.com)?/OWNER/|OWNER\.github\.io' -- ':!tools' ':!Makefile' | xargs \
+		sed -i.bak -e 's|github\.com/OWNER/|github.com/$(OWNER)/|g' -e 's|/github/OWNER/|/github/$(OWNER)/|g' -e 's|OWNER\.github\.io|$(OWNER).github.io|g'
 	git ls-files --others '*.bak' | xargs rm -f
 
 # What must hold before a version is published, one line for each point. POINTS="version wheel" checks these alone.

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
         score_files,
         shortlist,
     )
-    from dragoman.lecture import WorkedOptions, worked
+    from dragoman.lecture import Lecture, LectureOptions, WorkedOptions, worked
     from dragoman.runs.tasks import Config
     from dragoman.scoring import Curve, ScoreAlignmentOptions, ScoreOptions, Scores, compare, score
     from dragoman.serving import ServeOptions, serve
@@ -105,6 +105,8 @@ __all__ = [
     "ImportOptions",
     "InfoOptions",
     "Labeler",
+    "Lecture",
+    "LectureOptions",
     "MissingExtraError",
     "Prediction",
     "Predictor",
@@ -140,6 +142,7 @@ __all__ = [
     "import_model",
     "info",
     "load",
+    "make_lecture",
     "probe",
     "qa",
     "register",
@@ -176,6 +179,8 @@ _LATE = {
     "ImportOptions": "dragoman.exchange.options",
     "InfoOptions": "dragoman.inspect.options",
     "Labeler": "dragoman.inference.labeler",
+    "Lecture": "dragoman.lecture.making",
+    "LectureOptions": "dragoman.lecture.options",
     "Prediction": "dragoman.inference.prediction",
     "Predictor": "dragoman.inference.predictor",
     "ProbeOptions": "dragoman.inspect.options",
@@ -427,6 +432,17 @@ def curve(
     options = CurveOptions(wanted, test, metric, seconds, overrides, device=device)
     with silent(quiet), Display(quiet=quiet) as display:
         return learning_curve(as_training_data(data, overrides), folder, options, display)
+
+
+def make_lecture(topic: str | None = None, options: LectureOptions | None = None) -> Lecture:
+    """Make the companion of a course, or what one topic of it needs: sample files, tiny runs, figures, a page.
+
+    What is finished is not made again. Each figure of the result has its command, and a question with its answer.
+    """
+    from dragoman.commands.root import cli
+    from dragoman.lecture import make_lecture as make
+
+    return make(cli, topic, options)
 
 
 def __getattr__(name: str) -> object:

@@ -1,111 +1,283 @@
-"""docs/how-to/lectures.md: every command runs and writes its figure; those that need much time are slow."""
+"""`dragoman lecture`: its table, its folder, its page and notebooks; docs/how-to/lectures.md is made from the table."""
 
 from __future__ import annotations
 
 import contextlib
-import random
+import json
 import re
 import shlex
-import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from dragoman.base import config as settings
-from dragoman.runs import train
-from dragoman.runs.tasks.config import build
-from tests.conftest import call, quiet_machine
-from tests.runs.tasks import test_media_end_to_end as media
-from tests.web.test_every_task import CASES, MEDIA, RECURRENT, table, write_data
+import dragoman
+from dragoman.base.errors import DataError, MissingExtraError
+from dragoman.commands.root import cli
+from dragoman.lecture import making
+from dragoman.lecture.runs import RUNS, config_text, sample
+from dragoman.lecture.table import Figure, Numbers
+from dragoman.lecture.topics import TOPICS
+from dragoman.web.page import page_data
+from tests.conftest import call, quiet_machine, tree
 
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "lectures.md"
-COMMANDS = re.findall(r"^\| .* \| `dragoman (.*)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-# Where the page has a run of the names on the left, the tests have the case on the right.
-RUNS = {"phrases": "phrases", "aligner": "aligner", "hmm": "hmm", "kalman": "kalman", "ngrams": "n-grams",
-        "masked": "masked", "transformer": "transformer", "speech": "speech", "captions": "captions", "video": "video",
-        "sounds": "sounds"}  # fmt: skip
-ATTENDING = {"kind": "recurrent", "embedding": 8, "width": 8, "dropout": 0.0}
-PAIRS: dict[str, Any] = {"encoder": {**RECURRENT}, "decoder": ATTENDING}
-SAMPLED = {**PAIRS, "forcing": {"kind": "linear"}}
+pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
+pytest.importorskip("matplotlib", reason="figures need matplotlib (extra 'plots')")
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import lectures  # noqa: E402
+import tutorials  # noqa: E402
 
-
-def quick(command: str) -> bool:
-    """Whether a command needs no run but the Transformer, which one training gives."""
-    runs = set(re.findall(r"runs/(\w+)", command))
-    return runs <= {"transformer"} and not re.search("bench|ladder|tokenizers", command)
+FIGURES = [figure for topic in TOPICS.values() for figure in topic.figures]
+PAGE = (ROOT / "docs" / "how-to" / "lectures.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\| .* \| `dragoman (.*)` \|$", PAGE, re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def lecture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with all files of the page."""
-    place = tmp_path_factory.mktemp("lectures")
-    write_data(place)
-    media.write_data(place)
-    for archive, member, name in (
-        ("sounds.tar.gz", "test0.wav", "hello.wav"),
-        ("pictures.tar", "test0.png", "beach.png"),
+def test_page_and_notebooks_are_those_of_the_table() -> None:
+    """Else: python tools/lectures.py."""
+    assert lectures.page() == PAGE
+    made = {f"{name}.ipynb": lectures.notebook(topic) for name, topic in TOPICS.items()}
+    assert made == {path.name: path.read_text(encoding="utf-8") for path in lectures.NOTEBOOKS.iterdir()}
+    assert [figure.command for figure in FIGURES] == COMMANDS[len(RUNS) :]
+
+
+def test_the_table() -> None:
+    assert len(TOPICS) >= 10
+    assert len(FIGURES) >= 49
+    names = [figure.name for figure in FIGURES]
+    assert len({*names}) == len(names)  # no command overwrites the figure of another
+    for topic in TOPICS.values():
+        assert topic.figures
+        assert len(topic.ask) >= 2 <= len(topic.mistakes)
+        assert {*topic.runs} <= {*RUNS}
+        assert not {figure.name for figure in topic.figures} & {*making.SET_OF}
+    for figure in FIGURES:
+        assert figure.words[0] in cli.commands
+        assert figure.question.endswith("?")
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[Path]:
+    with quiet_machine(tmp_path / "cache"), contextlib.chdir(tmp_path):
+        yield tmp_path
+
+
+def test_a_topic_is_made_once_and_what_is_lost_is_made_again(inside: Path) -> None:
+    result = call("lecture", "hmm")
+    assert (result.code, result.out) == (0, f"page: {inside / 'lecture' / 'index.html'}\n"), result.err
+    data = page_data((inside / "lecture" / "index.html").read_text(encoding="utf-8"))
+    assert data["first"] == "hmm"
+    assert [topic["name"] for topic in data["topics"]] == list(TOPICS)
+    trellis, kalman = next(topic for topic in data["topics"] if topic["name"] == "hmm")["figures"]
+    assert trellis["command"].startswith("dragoman inspect runs/hmm")
+    table = dragoman.load("lecture/runs/hmm", task="tag").inspect("the big dog")
+    assert "viterbi" in table.html.lower()
+    tags = {line.split("\t")[1] for line in Path("lecture/words.tsv").read_text().splitlines() if line}
+    assert trellis["answer"]["right"] == len(tags) ** 3
+    series = dragoman.load("lecture/runs/kalman", task="regress").predict(["0.1 0.2 0.3"])[0]
+    assert kalman["answer"]["right"] == pytest.approx(float(series.text), abs=1e-3)
+    assert not any(
+        figure.get("answer") for topic in data["topics"] if topic["name"] != "hmm" for figure in topic["figures"]
+    )
+
+    Path("lecture/words.tsv").write_text("the\tDET\n", encoding="utf-8")  # a sample that the user changed
+    before = tree(inside / "lecture")
+    made = dragoman.make_lecture("hmm")
+    assert {name for name, value in tree(inside / "lecture").items() if value != before.get(name)} <= {"index.html"}
+    Path("lecture/kalman.html").unlink()
+    assert "made 0 runs and 1 figures" in call("lecture", "hmm").err
+    assert Path("lecture/words.tsv").read_text() == "the\tDET\n"
+    assert made.figures["viterbi.svg"].answer.text == str(len(tags) ** 3)
+    assert "<svg" in made.show("viterbi.svg").html
+    assert made.show("kalman.html").height
+    with pytest.raises(DataError, match=r"no figure 'x.svg' is drawn"):
+        made.show("x.svg")
+
+
+def test_a_stop_at_any_moment_leaves_what_the_same_command_completes(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work is stopped before its first step and then after every second; a step writes a file or runs a command."""
+    steps: list[str] = []
+    left = [0]
+    own_write, own_call = making.write_missing, making.call
+
+    def counted(name: str) -> None:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        steps.append(name)
+
+    def write(path: Path, content: bytes) -> None:
+        if not path.exists():
+            counted(str(path))
+        own_write(path, content)
+
+    def run(command: click.Command, words: list[str]) -> str:
+        counted(" ".join(words))
+        return own_call(command, words)
+
+    monkeypatch.setattr(making, "write_missing", write)
+    monkeypatch.setattr(making, "call", run)
+    results = []
+    while not results or results[-1].code:
+        left[0] = 2 if results else 0  # a figure and its numbers are two commands
+        results.append(call("lecture", "hmm"))
+        assert results[-1].code in (0, 130), results[-1].err
+        assert len(results) < 12
+    assert len(results) > 4
+    assert steps.count("train hmm.toml") == steps.count("train kalman.toml") == 1
+    assert Path("lecture/viterbi.svg").is_file()
+    assert Path("lecture/kalman.html").is_file()
+
+
+def test_wrong_uses_are_one_line_and_change_nothing(inside: Path) -> None:
+    Path("mine").mkdir()
+    Path("mine/index.html").write_text("mine")
+    Path("file").write_text("mine")
+    Path("damaged").mkdir()
+    Path("damaged/lecture.json").write_text('{"format": 1}')
+    Path("busy").mkdir()
+    before = tree(inside)
+    for words, message in (
+        (("atention",), "no such topic 'atention'. Did you mean 'attention'?"),
+        (("hmm", "-o", "mine"), "found files that are not of a lecture (no lecture.json), expected an empty folder"),
+        (("hmm", "-o", "file"), "found a file, expected a folder"),
+        (("hmm", "-o", "file/below"), "the folder cannot be made (Not a directory)"),
+        (("hmm", "-o", "damaged"), "not the record of a lecture of this version"),
+        (("hmm", "bias"), "unexpected extra argument"),
     ):
-        media.unpack(place / archive, member)
-        shutil.copy(place / member, place / name)
-    draw = random.Random(2)
-    rows = [line.split("\t") for line in (place / "pairs.tsv").read_text().splitlines()[:20]]
-    more = [
-        " ".join(draw.choices(["der", "kleine", "Hund", "Mann", "läuft"], k=draw.randint(4, 7))) for _ in range(240)
+        result = call("lecture", *words)
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), words
+        assert message in result.err
+    assert tree(inside) == before
+    assert call("lecture", "--list").lines == [f"{name:<16}{topic.title}" for name, topic in TOPICS.items()]
+
+
+def test_a_folder_without_permission_is_told(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, **more: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    result = call("lecture", "hmm", "-o", "locked")
+    assert (result.code, "the folder cannot be made (Permission denied)" in result.err) == (2, True)
+
+
+def test_a_missing_package_is_told_before_any_work(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="matplotlib"):
+        dragoman.make_lecture("hmm")
+    assert not Path("lecture").exists()
+
+
+def test_one_process_at_a_time(inside: Path) -> None:
+    folder = making.Folder(Path("lecture"))
+    with folder.locked():
+        result = call("lecture", "hmm")
+    assert (result.code, "another process is making this lecture" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_configurations_are_accepted(name: str, tmp_path: Path) -> None:
+    from dragoman.runs.tasks.config import load
+
+    path = tmp_path / f"{name}.toml"
+    path.write_text(config_text(name), encoding="utf-8")
+    assert load(str(path)).data.train == RUNS[name].data
+
+
+def test_samples_are_the_same_each_time() -> None:
+    for name in making.SETS:
+        first = sample(name)
+        assert name in first
+        assert first == sample(name)
+    pairs, test = (sample("pairs.tsv")[name].decode().splitlines() for name in ("pairs.tsv", "test.tsv"))
+    assert not {row.split("\t")[0] for row in pairs} & {row.split("\t")[0] for row in test}
+
+
+def test_tolerances_and_texts_of_answers(tmp_path: Path) -> None:
+    """Of the answers that need the folder alone."""
+    for name, content in sample("pairs.tsv").items():
+        (tmp_path / name).write_bytes(content)
+    figures = {figure.name: figure for figure in FIGURES}
+    longer = figures["units.html"].compute(Numbers(None, tmp_path))
+    words = (tmp_path / "ref.txt").read_text().split()
+    spaces = len(words) - len((tmp_path / "ref.txt").read_text().splitlines())
+    assert longer.right == pytest.approx((sum(map(len, words)) + spaces) / len(words))
+
+
+def of_table(figure: Figure) -> str:
+    return figure.name
+
+
+@pytest.mark.page
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_every_command_of_the_page_runs_as_written_in_a_clean_folder(inside: Path) -> None:
+    """In the order of the page; the slow ones run in `make campaign`."""
+    assert call("lecture", "--files-only").code == 0
+    data = page_data((inside / "lecture" / "index.html").read_text(encoding="utf-8"))
+    assert not any("answer" in figure for topic in data["topics"] for figure in topic["figures"])
+    with contextlib.chdir(inside / "lecture"):
+        there = {path.name for path in Path().iterdir()}
+        for figure, command in zip(FIGURES, COMMANDS[len(RUNS) :], strict=True):
+            if figure.slow:
+                continue
+            assert figure.file is None or figure.file not in there
+            result = call(*shlex.split(command))
+            assert result.code == 0, (command, result.err)
+            if figure.file:
+                assert Path(figure.file).stat().st_size > 1000, command
+            else:
+                assert len(result.lines) > 5, command
+            drawn = making.draw(figure, cli)  # draws once more, and asks
+            assert drawn.answer.why
+            assert drawn.answer.right not in drawn.answer.others
+            assert isinstance(drawn.answer.right, str) == bool(drawn.answer.others), command
+        for run in RUNS:
+            assert call("train", f"{run}.toml").code == 0  # as the page says: resumed, and done
+
+
+@pytest.mark.slow
+@pytest.mark.page
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("figure", [figure for figure in FIGURES if figure.slow], ids=of_table)
+def test_slow_figures(figure: Figure, inside: Path) -> None:
+    for name in ("pairs.tsv", "words.toml"):
+        for file, content in sample(name).items():
+            Path(file).write_bytes(content)
+    drawn = making.draw(figure, cli)
+    assert figure.file is not None
+    assert Path(figure.file).stat().st_size > 1000
+    assert drawn.answer.why
+
+
+@pytest.mark.slow
+@pytest.mark.page
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", TOPICS)
+def test_notebooks_run(name: str, inside: Path) -> None:
+    """Every cell in order, with the means of the tutorials."""
+    notebook = json.loads((lectures.NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+    sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        tutorials.Cell("console", text.removeprefix("!")) if text.startswith("!") else tutorials.Cell("python", text)
+        for text in sources
     ]
-    (place / "more.tsv").write_text("".join(f"{text}\t{text.upper()}\n" for text in more))
-    (place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
-    for name, column in (("source", 0), ("ref", 1)):
-        (place / f"{name}.txt").write_text("".join(f"{row[column]}\n" for row in rows))
-    for units in ("words", "characters"):
-        own = {**table("transformer", place), "tokenizer": {"source": {"kind": units}}}
-        (place / f"{units}.toml").write_text(settings.dump(build(own)))
-    (place / "probes.toml").write_text(
-        '[[probe]]\ntemplates = ["der {dog} läuft"]\nslots = { dog = ["Hund", "Mann"] }\n'
-        'forms = { a = ["HUND"], b = ["MANN"] }\n'
-    )
-    (place / "out.txt").write_text("".join(f"{row[1]} X\n" for row in rows))
-    (place / "other.txt").write_text("".join(f"{row[1][::-1]}\n" for row in rows))
-    with quiet_machine(place / "cache"), contextlib.chdir(place):
-        yield place
 
+    def run(command: str) -> str:
+        words = shlex.split(command)
+        assert words[0] == "dragoman"
+        result = call(*words[1:])
+        assert result.code == 0, (command, result.err)
+        return result.out
 
-def needed_run(place: Path, name: str) -> None:
-    folder = place / "runs" / name
-    if folder.exists():
-        return
-    if name in RUNS:
-        own = table(RUNS[name], place)
-    else:
-        model = {"rnn": PAIRS, "sampled": SAMPLED}[name]
-        other = {
-            "data": {"train": str(place / "more.tsv"), "holdout": 60},
-            "train": {"steps": 60, "validate_every": 60, "optimizer": {"learning_rate": 0.01}},
-        }
-        own = {**settings.merge(table("transformer", place), other), "model": model}
-    train(build(own), folder)
-
-
-@pytest.mark.parametrize(
-    "command", [pytest.param(one, marks=() if quick(one) else pytest.mark.slow, id=one[:60]) for one in COMMANDS]
-)
-def test_the_command_draws_its_figure(lecture: Path, command: str) -> None:
-    for name in re.findall(r"runs/(\w+)", command):
-        needed_run(lecture, name)
-    arguments = shlex.split(
-        command.replace("--minutes 10", "--steps 2").replace("--lengths", "--lengths --max-length 128")
-    )
-    result = call(*arguments)
-    assert result.code == 0, result.err
-    written = re.search(r"(?:-o|--out|--plot) (\S+)", command)
-    if written:
-        assert (lecture / written[1]).stat().st_size > 1000
-    else:
-        assert len(result.lines) > 5
-
-
-def test_the_page_has_figures() -> None:
-    assert len(COMMANDS) > 25
-    assert sum(map(quick, COMMANDS)) > 8
-    assert set(RUNS.values()) <= {*CASES, *MEDIA}
+    outputs = tutorials.execute(cells, run)
+    answers = [texts for cell, texts in zip(cells, outputs, strict=True) if cell.text.startswith("print(lecture.fig")]
+    assert len(answers) == sum(not figure.slow for figure in TOPICS[name].figures)
+    assert all(texts and re.match(r".+: .+", texts[0]) for texts in answers)
+    assert Path.cwd() == inside / "lecture"

@@ -99,7 +99,7 @@ def check_changelog() -> Iterator[str]:
 
 def check_owner() -> Iterator[str]:
     """The addresses name the real repository."""
-    placeholder = run("git", "grep", "-lE", r"github\.com/OWNER/|OWNER\.github\.io", "--", ":!tools", ":!Makefile")
+    placeholder = run("git", "grep", "-lE", r"github(\.com)?/OWNER/|OWNER\.github\.io", "--", ":!tools", ":!Makefile")
     if files := placeholder.stdout.split():
         yield f"the owner of the repository is not set in {len(files)} files; run make owner OWNER=NAME and commit"
 

@@ -80,7 +80,8 @@ def command_of(node: ast.stmt) -> str | None:
 def execute(cells: list[Cell], run: Callable[[str], str]) -> list[list[str] | None]:
     """Execute cells in the current folder; for each what its commands, or its statements, print, and None for prose."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    sys.path.insert(0, str(Path.cwd()))  # a script and a notebook also find the modules beside them
+    here = str(Path.cwd())  # cells may work in another folder
+    sys.path.insert(0, here)  # a script and a notebook also find the modules beside them
     outputs: list[list[str] | None] = []
     try:
         for cell in cells:
@@ -91,7 +92,7 @@ def execute(cells: list[Cell], run: Callable[[str], str]) -> list[list[str] | No
             else:
                 outputs.append([run(command) for command in cell.commands] if cell.kind == "console" else None)
     finally:
-        sys.path.remove(str(Path.cwd()))
+        sys.path.remove(here)
     return outputs
 
 

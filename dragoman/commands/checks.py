@@ -24,7 +24,7 @@ OUTPUTS = ("out", "output", "plot", "risk_plot", "beam_trace", "page", "html", "
 PLAIN = ("output", "beam_trace", "rejects")  # others are pictures and pages, which create their folder
 # A command may write its own part of a run.
 OWN_PARTS = {"shortlist": "shortlist.safetensors"}
-OWN_CHECKS = ("translate", "inspect", "compare", "export")  # --output may be a folder, or is a page
+OWN_CHECKS = ("translate", "inspect", "compare", "export", "lecture")  # --output may be a folder, or is a page
 # Arguments, and places of settings, of `predict` and `evaluate` for runs that need no search.
 PREDICT_ARGUMENTS = {
     "run", "words", "as_json", "device", "batch_size", "data.columns", "data.header", "data.media",

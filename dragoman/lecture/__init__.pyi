@@ -1,3 +1,8 @@
+from dragoman.lecture.making import Lecture as Lecture
+from dragoman.lecture.making import make_lecture as make_lecture
+from dragoman.lecture.options import LectureOptions as LectureOptions
+from dragoman.lecture.table import DrawnFigure as DrawnFigure
+from dragoman.lecture.topics import TOPICS as TOPICS
 from dragoman.lecture.toys import TOYS as TOYS
 from dragoman.lecture.toys import write_toys as write_toys
 from dragoman.lecture.worked_numbers import WORKED as WORKED

@@ -80,10 +80,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def security_policy(scripts: Iterable[str], styles: Iterable[str], webassembly: bool = False) -> str:
+def security_policy(
+    scripts: Iterable[str], styles: Iterable[str], webassembly: bool = False, beside: bool = False
+) -> str:
     """A Content-Security-Policy that allows these inline scripts and styles and images inside the page, no more.
 
-    With `webassembly` the scripts may compile it.
+    With `webassembly` the scripts may compile it; with `beside` the page shows pictures and pages of its folder.
     """
     sources = [*map(_hash, scripts), *(["'wasm-unsafe-eval'"] if webassembly else [])]
     return "; ".join(
@@ -91,7 +93,7 @@ def security_policy(scripts: Iterable[str], styles: Iterable[str], webassembly: 
             "default-src 'none'",
             f"script-src {' '.join(sources)}",
             f"style-src {' '.join(map(_hash, styles))}",
-            "img-src data:",
+            *(["img-src 'self' file: data:", "frame-src 'self' file:"] if beside else ["img-src data:"]),
             "connect-src 'none'",
             "base-uri 'none'",
             "form-action 'none'",
@@ -123,11 +125,14 @@ def page_data(page: str) -> Any:
     return json.loads(found[1])
 
 
-def build_page(title: str, entry: str, data: Any) -> str:
-    """A whole page: the module `entry` runs with `data`, which it finds in the element with the id "data"."""
+def build_page(title: str, entry: str, data: Any, beside: bool = False) -> str:
+    """A whole page: the module `entry` runs with `data`, which it finds in the element with the id "data".
+
+    With `beside` it may show pictures and pages of its own folder.
+    """
     style, script = asset("style.css"), bundle(entry)
     return Template(asset("page.html")).substitute(
-        policy=html.escape(security_policy([script], [style])),
+        policy=html.escape(security_policy([script], [style], beside=beside)),
         title=html.escape(title.encode("utf-8", "replace").decode("utf-8")),
         style=style,
         data=json_for_html(data),
