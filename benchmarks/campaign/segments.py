@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import html
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ import polib
 from lxml import etree
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
+from dragoman.data import icu_messages
+from dragoman.data.protected import GRAMMAR
 from dragoman.documents.registry import open_document
 from dragoman.documents.translation import finished, translate_units
 from dragoman.inference.prediction import Prediction
@@ -40,6 +43,8 @@ from tests.inference.segments.test_segments import (
 )
 
 SEGMENTS = 10  # of a case
+_TAG = re.compile(GRAMMAR["tag"])
+_HTML = re.compile(r"</?(?:a|b|br|i)\b")
 XLIFF = (
     '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a" source-language="en" '
     'target-language="de" datatype="plaintext"><body>{}</body></file></xliff>'
@@ -81,6 +86,10 @@ def paragraphs(data: bytes) -> list[str]:
     return [html.unescape(part) for part in data.decode().removesuffix("</p>").removeprefix("<p>").split("</p><p>")]
 
 
+def bare(counts: Counter[str]) -> Counter[str]:
+    return Counter({text: count for text, count in counts.items() if not text.startswith("<")})
+
+
 FORMATS: dict[str, tuple[Callable[[Sequence[str]], bytes], Callable[[bytes], list[str]]]] = {
     "txt": (lambda texts: "\n".join(texts).encode(), lambda data: data.decode().split("\n")),
     "html": (
@@ -102,6 +111,11 @@ def fault_of(name: str, draw: random.Random) -> str:
         if translation.faults:
             return f"{name}, {model.__name__}: {translation.faults[0]}"
         for text, output in zip(texts, read(translation.data), strict=True):
+            if name == "xlf" and _HTML.search(text) and not icu_messages(text):
+                # Entities of HTML are characters, and what tags alone keep apart may be one address without them.
+                text, output = html.unescape(text), html.unescape(output)
+                if bare(kept(text)) != bare(kept(_TAG.sub("", text))):
+                    continue
             if kept(output) != kept(text) or (nests(text) and not nests(output)):
                 return f"{name}, {model.__name__}: {text!r} became {output!r}"
     return ""

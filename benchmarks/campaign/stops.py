@@ -82,12 +82,13 @@ class Commands:
         pairs, valid = str(place / "pairs.tsv"), f"data.valid={place / 'valid.tsv'}"
         two = ["train", pairs, "--trials", "2"]
         configs = [str(place / "one.toml"), str(place / "two.toml")]
+        adapting = [str(place / "corrections.tsv"), "--general", str(place / "many.tsv")]
         self.words: dict[str, list[str]] = {
             "search": ["train", pairs, "--trials", "3", "--run", "RUN", *TINY, valid, "train.steps=9"],
             "ensemble": [*two, "--ensemble", "2", "--run", "RUN", *TINY, valid, "train.steps=6"],
             "folds": [*two, "--run", "RUN", *TINY, "train.steps=6"],
             "timed": ["train", pairs, "--time", "8s", "--run", "RUN", *TINY, valid],
-            "adapt": ["adapt", "RUN", str(place / "corrections.tsv"), *ADAPTING, "--json"],
+            "adapt": ["adapt", "RUN", *adapting, *ADAPTING, "--json"],
             "curve": ["curve", str(place / "many.tsv"), "--run", "RUN", "train.steps=6", *SMALL, "--json"],
             "compare": ["compare", *configs, "--test", str(place / "valid.tsv"), "--folder", "RUN", "--json"],
             "tasks": ["compare", *configs, "--tasks", str(place / "tasks"), "--folder", "RUN", "--json"],

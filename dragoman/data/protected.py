@@ -25,7 +25,8 @@ GRAMMAR = {
     "url": r"(?:https?://|(?<![\w.])www\.)(?=\w)(?:[^\s<>\"'“”„‘«»{}]|\{[^{}\s]*+\})*(?<![.,:;!?)\]])",
     "email": r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]*\w",
     "variable": r"\{\{[^{}]*+\}\}|[$#%@]?\{[^{}]*+\}|%[A-Z_][A-Z0-9_]*+%",
-    "format": r"%%|%(?:\(\w++\)|\d++\$)?[-+#0]?\d*+(?:\.\d++)?(?:hh|ll|[hlLqjzt])?[@diouxXeEfFgGcCsS](?![A-Za-z])",
+    "format": r"%%|%(?:\(\w++\)|\d++\$)?[-+#0]?\d*+(?:\.\d++)?(?:hh|ll|[hlLqjzt])?"
+    r"(?:@|[diouxXeEfFgGcCsS](?:(?=https?://)|(?![A-Za-z])))",
     "entity": r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});",
 }
 # A number takes the letters with it that touch it, as in B12, and the unit behind it.

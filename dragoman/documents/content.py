@@ -6,11 +6,11 @@ block tags end a block: a model reads none of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dragoman.data import Protected, icu_messages, protected_spans, tag_kind, without_spans
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html_tokens import tag_names, unescape_text
 from dragoman.documents.references import REFERENCE, XML, escape_like, without_forbidden
@@ -28,8 +28,6 @@ INLINE = tag_names(
     "a abbr b big bdi bdo cite code del dfn em font i img ins kbd mark q s samp small span strike strong sub sup tt u "
     "var wbr"
 )
-VOID = frozenset({"img", "wbr"})
-_TAG = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9]*)((?:\s(?:[^<>"']|"[^"]*"|'[^']*')*+)?/?)>""")
 
 
 # Codes in two parts, which may cross elements: XLIFF 1.2, XLIFF 2 and TMX name the same thing by these attributes.
@@ -84,8 +82,10 @@ def content_of(
     inline = list(inline_tokens(text, tokens, around))
     texts = "".join(token.raw for token in inline if token.kind == "text")
     inner = unescape_xml(texts)
-    if any(token.name == "cdata" for token in inline) or any(_is_tag(match) for match in _TAG.finditer(inner)):
-        bare = _TAG.sub("", inner)
+    cdata = any(token.name == "cdata" for token in inline)
+    # The pipeline keeps the tags of ICU messages, which belong to single leaves.
+    if not icu_messages(inner) and (cdata or any(_is_html(tag.of(inner)) for tag in _tags(inner))):
+        bare = without_spans(inner, _tags(inner))
         unescape, escape = _html_escapes(texts, bare) if REFERENCE.search(bare) else _escapes(texts)
         pieces = _with_html(inline)
     else:
@@ -136,12 +136,17 @@ def _html_escapes(texts: str, bare: str) -> tuple[Escape, Escape]:
     return lambda text: unescape_text(read(text)), lambda text: write(inner(text))
 
 
-def _is_tag(match: re.Match[str]) -> bool:
-    return match[2].lower() in INLINE or match[2].lower() in BREAKS
+def _tags(text: str) -> list[Protected]:
+    return [span for span in protected_spans(text) if span.kind == "tag"]
+
+
+def _is_html(tag: str) -> bool:
+    """Whether a tag is one of HTML, and not such as <1> or <name>."""
+    return tag_kind(tag)[1] in INLINE | BREAKS
 
 
 def _with_html(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens with tags of HTML taken out of the texts; block tags inside other elements are points."""
+    """The tokens with tags taken out of the texts; block tags of HTML inside other elements are points."""
     depth = 0  # of elements of XML
     for token in tokens:
         if token.kind != "text":
@@ -149,20 +154,14 @@ def _with_html(tokens: Sequence[Token]) -> Iterator[Token]:
             yield token
             continue
         inner, place = unescape_xml(token.raw), 0
-        for match in _TAG.finditer(inner):
-            name = match[2].lower()
-            if not _is_tag(match):
-                continue
-            if match.start() > place:
-                yield Token("text", "", escape_text(inner[place : match.start()]))
-            raw = escape_text(match[0])
+        for tag in _tags(inner):
+            if tag.start > place:
+                yield Token("text", "", escape_text(inner[place : tag.start]))
+            kind, name = tag_kind(tag.of(inner))
             if name in BREAKS:
-                yield Token("void" if depth else "break", f"html {name}", raw)
-            elif name in VOID or match[3].endswith("/"):
-                yield Token("void", f"html {name}", raw)
-            else:
-                yield Token("close" if match[1] else "open", f"html {name}", raw)
-            place = match.end()
+                kind = "void" if depth else "break"
+            yield Token(kind, f"html {name}", escape_text(tag.of(inner)))
+            place = tag.end
         if place < len(inner):
             yield Token("text", "", escape_text(inner[place:]))
 

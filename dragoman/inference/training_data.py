@@ -80,7 +80,7 @@ def letter_sides(run: Run, tokenizers: Sequence[Any]) -> tuple[bool, ...]:
 
 def stems(texts: Sequence[str], tokenizer: Any) -> list[str]:
     """The texts without the features at their end, which are whole tokens."""
-    marks = tokenizer.config.features
+    marks = tokenizer.innermost.config.features
     return [split_features(text, marks)[0] for text in texts] if marks else list(texts)
 
 

@@ -17,6 +17,7 @@ from tests.documents.model import translated
 FOLDER = Path(__file__).parents[3] / "shared" / "data" / "documents"
 FILES = sorted(path for path in FOLDER.glob("*") if path.suffix in FORMATS and path.name != "PROVENANCE.txt")
 ENCODINGS = {"txt-002-test_big5.txt": "big5", "srt-002-gb2312.srt": "gb2312"}  # --encoding, which a user would give
+REFUSED = {"srt-005-invalid_format1.srt", "srt-010-invalid_format2.srt"}  # no line with times
 SWAP = str.maketrans(string.ascii_letters, string.ascii_letters.swapcase())
 pytestmark = pytest.mark.skipif(not FILES, reason="needs shared/data/documents")
 
@@ -25,9 +26,9 @@ def fault_of(path: Path, folder: Path) -> str:
     """What is wrong with the translations of a file; empty: nothing."""
     data, encoding = path.read_bytes(), ENCODINGS.get(path.name, "")
     try:
-        document = open_document(path.name, data, Reading("en", "de", encoding))
+        document = open_document(path.name, data, Reading("en", "", encoding))
     except DataError as error:
-        return f"refused: {error}"
+        return "" if path.name in REFUSED else f"refused: {error}"
     same = translated(document)
     if same != data:
         if path.suffix == ".xlf" and (wrong := wrong_target(data, same)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import escape, unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -239,3 +240,23 @@ def test_attributes_that_look_like_others() -> None:
     text = version1("""<trans-unit id="1"><source>a</source><target note='x state="new" y'>b</target></trans-unit>""")
     found = target(translated(text, everything=True))
     assert (found.get("note"), found.get("state")) == ('x state="new" y', "needs-review-translation")
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        # Tags of HTML that belong to one leaf of a message stay in it.
+        (
+            "Now <b>{n, plural, one {<i>#</i> file} other {files}}</b> x",
+            "{n, plural, one {<i>#</i> file} other {files}}",
+        ),
+        # Beside HTML a tag of another kind is a tag, and no text that HTML would escape.
+        ("Go <b>on</b> to <1>here</1> &amp; there", "<1>"),
+    ],
+)
+def test_html_beside_other_marks(text: str, kept: str) -> None:
+    unit = f'<trans-unit id="1"><source>{escape(text)}</source></trans-unit>'
+    document = open_document("a.xlf", version1(unit).encode())
+    (output,) = ChangingEngine(lambda text: f"some more words and {text}").outputs(document)
+    assert isinstance(output, UnitTranslation)
+    assert kept in unescape(output.markup)

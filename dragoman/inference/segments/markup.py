@@ -17,6 +17,8 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+from dragoman.data import protected_spans
+
 MAX_DEPTH = 50  # of elements; tags of deeper ones are points that keep their order
 NEAR = 50  # words in which to look for one that an element may take
 BLANKS = " \t\r\n\f"
@@ -272,6 +274,8 @@ class _Projection:
         self.spans = list(words_of(output.text) if output.output_words is None else output.output_words)
         self.sources = fill_unaligned(output.sources, len(self.spans), len(self.words))
         self.targets = [word if word < len(self.spans) else -1 for word in output.targets]
+        spans = protected_spans(output.text, messages=True)
+        self.protected = [(start, end) for start, end, kind in spans if kind != "tag"]  # <like this> may be text
         self.link()
         self.cut_words(block.elements)
 
@@ -404,7 +408,13 @@ class _Projection:
                 start = max(least, spans[index][0])
                 least = max(start, spans[index][1])
                 spans[index] = (start, least)
-        return spans
+        return [(self.outside(start), self.outside(stop)) for start, stop in spans]
+
+    def outside(self, place: int) -> int:
+        """A place that is inside no protected span; the order of places stays."""
+        index = bisect_right(self.protected, place, key=lambda span: span[0]) - 1
+        start, end = self.protected[index] if index >= 0 else (0, 0)
+        return place if place >= end else start if 2 * place < start + end else end
 
     def covered(self, element: Element) -> Span:
         """The source words that an element covers; of a point, none before the word that follows."""

@@ -32,6 +32,7 @@ _BRACKETS = {"(": ")", "[": "]", **QUOTES}
 _SIGNS = "{}<>"  # one alone would begin or end a span with what stands beside it
 # What a span may be made of: it is taken out letter by letter only of an output that has broken one.
 _REMAINS = re.compile(r"[<>{}%&$@#\\]|://|www\.")
+_OPENING = re.compile(r"<(?=[^\W\d_]|[/!])|\{")
 NEAR = 40  # characters beside the place where two texts meet
 
 
@@ -83,7 +84,7 @@ class Segment:
         if not self.parsing.protect:
             return output
         wanted = self.parsing.numbers if any(span.kind == "number" for span in self.spans) else None
-        read = " ".join([read, *phrases])
+        text, read = read, " ".join([read, *phrases])
         for _ in range(3):  # what stood around a span may be one
             left = Counter(span.of(read) for span in protected_spans(read, wanted, self.leaf))
             added = []
@@ -93,9 +94,14 @@ class Segment:
                     added.append(span)
             if not added:
                 signs = _SIGNS if self.leaf else "".join(sign for sign in _SIGNS if sign not in self.raw + read)
-                return output.translate(dict.fromkeys(map(ord, signs)))
+                return output if output == text else self._closed(output.translate(dict.fromkeys(map(ord, signs))))
             output = " ".join(without_spans(output, added).split())
         return " ".join(_REMAINS.sub("", output).split())
+
+    def _closed(self, output: str) -> str:
+        """The output without a < or { that begins no span: what follows the output might end one."""
+        tokens = _tokens(output, protected_spans(output))
+        return "".join(_OPENING.sub("", token.raw) if token.kind == "text" else token.raw for token in tokens)
 
     def has_all(self, text: str, phrases: Sequence[str] = ()) -> bool:
         """Whether a text has every span exactly once, and no other one but those of required phrases."""

@@ -13,6 +13,7 @@ import torch
 from dragoman.data import find_placeholders, icu_messages, protected_spans, tag_kind
 from dragoman.inference.align.alignments import WordAlignment
 from dragoman.inference.segments import (
+    Aligned,
     Parsing,
     Segment,
     Token,
@@ -177,6 +178,29 @@ def test_a_tag_stays_around_the_span_that_it_stood_around() -> None:
     weights = torch.tensor([[0.1, 0.8, 0.1]] * 3)
     links = sentence_links(WordAlignment((), (), frozenset(), weights), block.text, "Da ist {name}")
     assert place_markup(block, links) == "Da ist <b>{name}</b>"
+
+
+def test_no_tag_comes_into_a_span() -> None:
+    """Models may write the parts of a word with a tag inside in another order."""
+    block = block_of(
+        [Token("text", "", "one"), Token("void", "x", "<x/>"), Token("text", "", "${x} two")], unchanged, unchanged
+    )
+    links = Aligned("two ${x}one", (1, 0), (), words_of(block.text), [(0, 3), (4, 11)])
+    output = place_markup(block, links)
+    assert "${x}" in output
+    assert output.count("<x/>") == 1
+
+
+def test_a_sign_that_a_model_moved_begins_no_tag_with_what_follows() -> None:
+    segment = Segment("a <a < b", (), Parsing(True))
+    assert segment.cleaned("b < <a a", segment.raw) == "b < a a"
+    assert segment.cleaned(segment.raw, segment.raw) == segment.raw
+
+
+def test_formats_that_touch_an_address() -> None:
+    for text, spans in (("%shttps://x.org", ["%s", "https://x.org"]), ("%@www.x.org", ["%@", "www.x.org"])):
+        assert [span.of(text) for span in protected_spans(text)] == spans
+    assert not protected_spans("100 %strong")
 
 
 def test_required_phrases_may_look_like_spans() -> None:
