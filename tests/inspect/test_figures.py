@@ -1,0 +1,140 @@
+"""Every figure that the project draws, once: no text cut off, none over another, no raw markup."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dragoman
+from dragoman.inference.align.attention import AttentionMap
+from dragoman.inspect.measure.calibration import draw_reliability, draw_risk_coverage
+from dragoman.inspect.measure.cost import GrowthExponents, LayerCost, draw_costs
+from dragoman.inspect.measure.run_summary import draw_curves
+from dragoman.inspect.measure.score_plots import draw_buckets, draw_comparison, draw_edit_table, draw_learning_curve
+from dragoman.inspect.views.figures import new_figure
+from dragoman.inspect.views.media_plots import draw_attention, draw_attention_over_image
+from dragoman.inspect.views.table import VIEWS
+from dragoman.scoring.buckets import BucketScore
+from dragoman.scoring.calibration import RiskPoint, reliability
+from dragoman.scoring.edit import align_edits
+from dragoman.scoring.learning_curve import Curve, CurvePoint, Gain
+from dragoman.scoring.registry import select_metrics
+from dragoman.scoring.significance import BaselineComparison, SystemScore
+from tests.figures import checked_figures, faults
+
+pytest.importorskip("matplotlib")
+
+ROOM = Path(dragoman.__file__).parent
+GERMAN, ENGLISH = "ein sehr kleiner schwarzer Hund läuft über die Straße".split(), "a very small black dog".split()
+
+
+def attention_map(rows: list[str], columns: list[str]) -> AttentionMap:
+    weights = torch.rand(2, len(rows), len(columns), generator=torch.Generator().manual_seed(1)).softmax(-1)
+    return AttentionMap(rows, columns, {"decoder.blocks.5.cross": weights}, (" ".join(columns), " ".join(rows)))
+
+
+def system_scores() -> list[SystemScore]:
+    systems, found = ("runs/lstm-with-attention", "runs/transformer", "runs/phrases"), []
+    for metric, base in (("bleu", 0.3), ("chrf", 0.5), ("wer", 0.4), ("ter", 0.6)):
+        for number, system in enumerate(systems):
+            score = base + 0.02 * number
+            versus = BaselineComparison(0.02 * number, True, 0.03, 0.0001 * number) if number else None
+            found.append(SystemScore(metric, system, score, (score - 0.03, score + 0.03), versus, ""))
+    return found
+
+
+def learning_curve() -> Curve:
+    sizes = (1000, 2000, 4000, 8000)
+    drawn = np.array([[0.2, 0.3, 0.38, 0.44], [0.21, 0.31, 0.37, 0.45], [0.19, 0.3, 0.39, 0.43]])
+    points = [CurvePoint(size, float(score), (score - 0.02, score + 0.02), "transformer", size == 8000)
+              for size, score in zip(sizes, drawn.mean(0), strict=True)]  # fmt: skip
+    return Curve("bleu", "words", 200, points, [Gain(8000, 0.05, (0.03, 0.07))], Path(), drawn)
+
+
+def drawn_curves(path: Path) -> Path:
+    rows = [{"step": step, "loss": 5 / step} for step in range(1, 40)]
+    valid = [{"step": step, "valid": {"loss": 6 / step}} for step in range(4, 40, 4)]
+    return draw_curves([*rows, *valid], path, "loss per target token", "with dropout and smoothing", "runs/my")
+
+
+BUCKETS = [BucketScore(f"{low}–{low + 9}", 1234, 0.4 - low / 200, (0.3 - low / 200, 0.45)) for low in range(1, 60, 10)]
+CHANCES = np.linspace(0.02, 0.98, 60)
+LAYERS = ("self-attention", "recurrent (LSTM)", "convolution of 3")
+# By function: what draws it to a path. Those that need a run are drawn below.
+DRAWN: dict[str, Callable[[Path], Any]] = {
+    "draw_attention": lambda path: draw_attention(
+        [attention_map([*ENGLISH, "<eos>"], [*GERMAN, "<eos>"]), attention_map([*"<sos>", "<eos>"], [*"Hund"])], path
+    ),
+    "draw_attention_over_image": lambda path: draw_attention_over_image(
+        np.random.default_rng(1).random((16, 16, 3)), [*ENGLISH, "<eos>"], torch.rand(6, 4, 4), path,
+        "a very small black dog runs over the street and barks at everybody that it meets there", "a-long-name.png",
+    ),
+    "draw_buckets": lambda path: draw_buckets(BUCKETS, select_metrics(("bleu",), "words")["bleu"], path, "words"),
+    "draw_comparison": lambda path: draw_comparison(
+        system_scores(), select_metrics(("bleu", "chrf", "wer", "ter"), "words"), path
+    ),
+    "draw_costs": lambda path: draw_costs(
+        [LayerCost(name, length, 1e-5 * length**power, 900 * length)
+         for power, name in enumerate(LAYERS) for length in (64, 128, 256, 512, 1024, 2048, 4096)],
+        [GrowthExponents(name, 1.0, 1.0, 1.0, 1.0) for name in LAYERS], path,
+    ),
+    "draw_curves": drawn_curves,
+    "draw_edit_table": lambda path: draw_edit_table(align_edits("INTENTION", "EXECUTION", substitution=2), path),
+    "draw_learning_curve": lambda path: draw_learning_curve(learning_curve(), path),
+    "draw_reliability": lambda path: draw_reliability(
+        {name: reliability(CHANCES, CHANCES > 0.4) for name in ("tokens, as trained", "outputs, calibrated")}, path, "my"
+    ),
+    "draw_risk_coverage": lambda path: draw_risk_coverage(
+        [RiskPoint(1 - share, share, 0.4 * share) for share in CHANCES], path, "runs/my"
+    ),
+}  # fmt: skip
+WITH_RUNS = {"draw_ctc_alignment"}  # by `attention` of a run that transcribes
+
+
+def writers() -> Iterator[str]:
+    """Every function that draws to a path."""
+    for file in ROOM.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if "save_plot(" in file.read_text() else ():
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("draw_"):
+                calls = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
+                if any(isinstance(call, ast.Name) and call.id == "save_plot" for call in calls):
+                    yield node.name
+
+
+def test_every_function_that_draws_is_drawn() -> None:
+    assert set(writers()) == {*DRAWN, *WITH_RUNS}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_texts_of_a_figure_fit(name: str, tmp_path: Path) -> None:
+    with checked_figures() as seen:
+        DRAWN[name](tmp_path / f"{name}.png")
+    assert seen == {f"{name}.png": []}
+
+
+def test_the_check_finds_faults() -> None:
+    drawing = new_figure(3, 2)
+    axes = drawing.subplots()
+    axes.text(0.5, 0.5, "one")
+    axes.text(0.52, 0.5, "two")
+    axes.set_title("far too long for a figure of three inches, so both ends are cut off")
+    axes.set_xlabel(r"\mathdefault{10}")
+    found = "\n".join(faults(drawing))
+    for fault in ("over each other: 'one' and 'two'", "outside of the frame: 'far too", "raw markup: '\\\\mathdefault"):
+        assert fault in found
+    assert faults(new_figure(1, 1))[0].startswith("no text")
+
+
+def test_leaning_labels_may_stand_close() -> None:
+    drawing = new_figure(3, 3)
+    axes = drawing.subplots()
+    axes.set_xticks([0.4, 0.5], ["leaning labels", "stand close"], rotation=55, ha="left", rotation_mode="anchor")
+    assert not faults(drawing)
+    axes.set_xticks([0.4, 0.42], ["leaning labels", "stand close"])
+    assert faults(drawing)
