@@ -18,7 +18,7 @@ from dragoman.inspect.measure.cost import GrowthExponents, LayerCost, draw_costs
 from dragoman.inspect.measure.run_summary import draw_curves
 from dragoman.inspect.measure.score_plots import draw_buckets, draw_comparison, draw_edit_table, draw_learning_curve
 from dragoman.inspect.views.figures import new_figure
-from dragoman.inspect.views.media_plots import draw_attention, draw_attention_over_image
+from dragoman.inspect.views.media_plots import attention, draw_attention, draw_attention_over_image
 from dragoman.inspect.views.table import VIEWS
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.calibration import RiskPoint, reliability
@@ -27,6 +27,7 @@ from dragoman.scoring.learning_curve import Curve, CurvePoint, Gain
 from dragoman.scoring.registry import select_metrics
 from dragoman.scoring.significance import BaselineComparison, SystemScore
 from tests.figures import checked_figures, faults
+from tests.web.test_every_task import CASES, MEDIA, Pages, pages  # noqa: F401
 
 pytest.importorskip("matplotlib")
 
@@ -34,9 +35,9 @@ ROOM = Path(dragoman.__file__).parent
 GERMAN, ENGLISH = "ein sehr kleiner schwarzer Hund läuft über die Straße".split(), "a very small black dog".split()
 
 
-def attention_map(rows: list[str], columns: list[str]) -> AttentionMap:
-    weights = torch.rand(2, len(rows), len(columns), generator=torch.Generator().manual_seed(1)).softmax(-1)
-    return AttentionMap(rows, columns, {"decoder.blocks.5.cross": weights}, (" ".join(columns), " ".join(rows)))
+def attention_map(source: list[str], target: list[str]) -> AttentionMap:
+    weights = torch.rand(2, len(target), len(source), generator=torch.Generator().manual_seed(1)).softmax(-1)
+    return AttentionMap(source, target, {"decoder.blocks.5.cross": weights}, (" ".join(source), " ".join(target)))
 
 
 def system_scores() -> list[SystemScore]:
@@ -69,7 +70,7 @@ LAYERS = ("self-attention", "recurrent (LSTM)", "convolution of 3")
 # By function: what draws it to a path. Those that need a run are drawn below.
 DRAWN: dict[str, Callable[[Path], Any]] = {
     "draw_attention": lambda path: draw_attention(
-        [attention_map([*ENGLISH, "<eos>"], [*GERMAN, "<eos>"]), attention_map([*"<sos>", "<eos>"], [*"Hund"])], path
+        [attention_map([*GERMAN, "<eos>"], [*ENGLISH, "<eos>"]), attention_map([*"Hund", "<eos>"], ["<unk>", "dog"])], path
     ),
     "draw_attention_over_image": lambda path: draw_attention_over_image(
         np.random.default_rng(1).random((16, 16, 3)), [*ENGLISH, "<eos>"], torch.rand(6, 4, 4), path,
@@ -116,6 +117,36 @@ def test_texts_of_a_figure_fit(name: str, tmp_path: Path) -> None:
     with checked_figures() as seen:
         DRAWN[name](tmp_path / f"{name}.png")
     assert seen == {f"{name}.png": []}
+
+
+# By view: a run that has it, and all that it can draw.
+VIEWS_OF = {"attention": "transformer", "beam": "transformer", "next": "transformer", "positions": "transformer",
+            "whatif": "transformer", "ctc": "joint", "tables": "joint", "states": "tagger", "gradients": "tagger",
+            "labels": "tagger", "surprise": "n-grams"}  # fmt: skip
+
+
+def test_every_view_with_a_figure_is_drawn() -> None:
+    assert set(VIEWS_OF) == {name for name, view in VIEWS.items() if view.has_figure}
+
+
+@pytest.mark.parametrize("kind", VIEWS_OF)
+def test_texts_of_a_view_fit(pages: Pages, kind: str) -> None:  # noqa: F811
+    assert not faults(pages(VIEWS_OF[kind]).figure(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CASES, *MEDIA])
+def test_texts_of_every_view_of_every_task_fit(pages: Pages, name: str) -> None:  # noqa: F811
+    found = pages(name)
+    drawn = {view.kind: faults(found.figure(view.kind)) for view in found.views if VIEWS[view.kind].has_figure}
+    assert not any(drawn.values()), drawn
+
+
+@pytest.mark.parametrize("name", ["joint", "captions"])
+def test_texts_fit_beside_recordings_and_pictures(pages: Pages, name: str, tmp_path: Path) -> None:  # noqa: F811
+    with checked_figures() as seen:
+        attention(pages(name).subject.loaded.run.folder, [MEDIA[name]], str(tmp_path / "a.png"))
+    assert seen == {"a.png": []}
 
 
 def test_the_check_finds_faults() -> None:
