@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from dragoman.base.errors import DataError
 from dragoman.data.batch import batch_of
-from dragoman.data.tokenizers.base import PAD
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.inspect.views.attention_layers import AttentionLayer, attention_layers, attribute, merge_words
 from dragoman.inspect.views.ctc import ctc_forward, ctc_table
@@ -418,10 +419,30 @@ def test_order_matters_only_with_positions(kind: str) -> None:
         assert abs(row.change) > 1e-5
         assert row.change_off == pytest.approx(0.0, abs=1e-4)
     added = added_positions(subject)
-    assert (added is not None) == (kind in ("sinusoidal", "learned"))
+    assert (added is not None) == (kind in ("sinusoidal", "learned", "bert"))
     if added is not None:
-        torch.testing.assert_close(added.embedding + added.position, added.total)
+        *parts, total = added.parts.values()
+        torch.testing.assert_close(sum(parts, torch.zeros(())), total)
     torch.testing.assert_close(subject.log_probabilities().detach(), before)  # looking changes nothing
+
+
+def test_bert_adds_token_segment_and_position() -> None:
+    example = next(one.example for one in ENCODERS.values() if one.example.kind == "bert")
+    decoder = next(one.example for one in DECODERS.values() if one.example.kind == "recurrent")
+    subject = subject_of(model_of(example, decoder))
+    added = added_positions(subject)
+    assert added is not None
+    assert added.segment is not None
+    ids, encoder = [SOS, *subject.batch.source.data[0].tolist()], subject.encoder
+    tokens, positions, segments = (
+        table.detach().numpy() for table in (encoder.embedding.weight, encoder.positions, encoder.segments)
+    )
+    segment = np.minimum(np.cumsum([0, 0, *(token == EOS for token in ids[1:-1])]), len(segments) - 1)
+    expected = tokens[ids], segments[segment], positions[: len(ids)]
+    for part, own in zip((added.embedding, added.segment, added.position), expected, strict=True):
+        np.testing.assert_allclose(part.numpy(), own, atol=1e-6)
+    np.testing.assert_allclose(added.total.numpy(), sum(expected), atol=1e-6)
+    assert [*added.parts] == ["embedding", "segment", "position", "total"]
 
 
 def test_words_are_merged_by_sums_and_means() -> None:

@@ -112,6 +112,9 @@ VIEWS = {
     "positions": ViewEntry(
         "position vectors, and how alike they are", "position_pictures:positions_view,draw_positions",
     ),
+    "receptive": ViewEntry(
+        "which inputs each layer can read: the receptive field", "receptive_field:receptive_view,draw_receptive",
+    ),
     "layers": ViewEntry(
         "shapes and numbers of parameters of every part", "layer_table:layers_view", fitted=True,
     ),
