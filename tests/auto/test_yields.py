@@ -8,8 +8,8 @@ import pytest
 
 from dragoman.auto.configure import configure
 from dragoman.base.errors import ConfigError
-from dragoman.models.registry import DECODERS, ENCODERS
 from dragoman.models.layers.pooling import POOLINGS
+from dragoman.models.registry import DECODERS, ENCODERS
 from dragoman.runs.tasks.labels import CLASSIFIERS, REGRESSORS, TAGGERS
 from dragoman.runs.tasks.translate import NETWORKS, TRANSDUCERS
 from tests.conftest import words, write_rows
@@ -25,7 +25,10 @@ LABELS = [
     *([f"task={task}", f"model.encoder.kind={kind}"] for task in ("classify", "regress") for kind in ENCODERS),
     *([f"task={task}", f"model.kind={kind}"] for task, kinds in KINDS.items() for kind in kinds),
     *(["task=classify", f"model.pooling.kind={config.kind}"] for config in POOLINGS),
-    *([f"task={task}", "model.pooling.kind=step-weights", "model.pooling.steps=20"] for task in ("classify", "regress")),
+    *(
+        [f"task={task}", "model.pooling.kind=step-weights", "model.pooling.steps=20"]
+        for task in ("classify", "regress")
+    ),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,34 @@ from dragoman.inference.align.attention import AttentionMap
 from dragoman.inspect.measure.calibration import draw_reliability, draw_risk_coverage
 from dragoman.inspect.measure.cost import GrowthExponents, LayerCost, draw_costs
 from dragoman.inspect.measure.run_summary import draw_curves
-from dragoman.inspect.measure.score_plots import draw_buckets, draw_comparison, draw_edit_table, draw_learning_curve
+from dragoman.inspect.measure.score_plots import (
+    draw_buckets,
+    draw_comparison,
+    draw_edit_table,
+    draw_learning_curve,
+    draw_predictions,
+)
 from dragoman.inspect.views.figures import new_figure
 from dragoman.inspect.views.media_plots import attention, draw_attention, draw_attention_over_image
 from dragoman.inspect.views.table import VIEWS
+from dragoman.inspect.views.view import listed
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.calibration import RiskPoint, reliability
 from dragoman.scoring.edit import align_edits
 from dragoman.scoring.learning_curve import Curve, CurvePoint, Gain
 from dragoman.scoring.registry import select_metrics
 from dragoman.scoring.significance import BaselineComparison, SystemScore
+from tests.conftest import call
 from tests.figures import checked_figures, faults
 from tests.web.test_every_task import CASES, MEDIA, Pages, pages  # noqa: F401
 
 pytest.importorskip("matplotlib")
 
 ROOM = Path(dragoman.__file__).parent
-GERMAN, ENGLISH = "ein sehr kleiner schwarzer Hund läuft über die Straße".split(), "a very small black dog".split()
+GERMAN, ENGLISH = (
+    ["ein", "sehr", "kleiner", "schwarzer", "Hund", "läuft", "über", "die", "Straße"],
+    ["a", "very", "small", "black", "dog"],
+)
 
 
 def attention_map(source: list[str], target: list[str]) -> AttentionMap:
@@ -88,6 +100,9 @@ DRAWN: dict[str, Callable[[Path], Any]] = {
     "draw_curves": drawn_curves,
     "draw_edit_table": lambda path: draw_edit_table(align_edits("INTENTION", "EXECUTION", substitution=2), path),
     "draw_learning_curve": lambda path: draw_learning_curve(learning_curve(), path),
+    "draw_predictions": lambda path: draw_predictions(
+        np.stack([CHANCES**2, -CHANCES], 1), np.stack([CHANCES, CHANCES * 1e4], 1), path
+    ),
     "draw_reliability": lambda path: draw_reliability(
         {name: reliability(CHANCES, CHANCES > 0.4) for name in ("tokens, as trained", "outputs, calibrated")}, path, "my"
     ),
@@ -122,7 +137,8 @@ def test_texts_of_a_figure_fit(name: str, tmp_path: Path) -> None:
 # By view: a run that has it, and all that it can draw.
 VIEWS_OF = {"attention": "transformer", "beam": "transformer", "next": "transformer", "positions": "transformer",
             "whatif": "transformer", "ctc": "joint", "tables": "joint", "states": "tagger", "gradients": "tagger",
-            "labels": "tagger", "surprise": "n-grams"}  # fmt: skip
+            "labels": "tagger", "surprise": "n-grams", "receptive": "transformer",
+            "inside": "transformer"}  # fmt: skip
 
 
 def test_every_view_with_a_figure_is_drawn() -> None:
@@ -169,3 +185,41 @@ def test_leaning_labels_may_stand_close() -> None:
     assert not faults(drawing)
     axes.set_xticks([0.4, 0.42], ["leaning labels", "stand close"])
     assert faults(drawing)
+
+
+def test_predicted_against_true_values(pages: Pages, tmp_path: Path) -> None:  # noqa: F811
+    run, plot = pages("series").subject.loaded.run.folder, tmp_path / "values.svg"
+    rows = [("0.1 0.2 0.3", 0.5), ("0.3 0.1 -0.2", -1.25), ("1.5 0.1 0.2", 2.0)]
+    (tmp_path / "test.tsv").write_text("".join(f"{source}\t{value}\n" for source, value in rows))
+    result = call("evaluate", run, tmp_path / "test.tsv", "--plot", plot, "--json")
+    assert result.code == 0, result.err
+    scores = json.loads(result.out)
+    true, predicted = (np.array(scores["values"][name])[:, 0] for name in ("true", "predicted"))
+    np.testing.assert_allclose(true, [value for _, value in rows])
+    own = [answer.value for answer in pages("series").subject.loaded.predict([source for source, _ in rows])]
+    np.testing.assert_allclose(predicted, np.array(own).reshape(-1), atol=1e-5)
+    assert scores["mse"] == pytest.approx(float(((true - predicted) ** 2).mean()), rel=1e-4)
+    error, variance = ((true - predicted) ** 2).mean(), true.var()
+    assert f"R² = {1 - error / variance:.3f}".replace("-", "−") in plot.read_text(encoding="utf-8")
+    refused = call("evaluate", pages("tagger").subject.loaded.run.folder, tmp_path / "test.tsv", "--plot", plot)
+    assert refused.code == 2
+    assert "--plot is for numbers" in refused.err
+
+
+@pytest.mark.parametrize("name", ["transformer", "joint"])
+def test_contexts_are_sums_of_weights_times_values(pages: Pages, name: str) -> None:  # noqa: F811
+    """c = Σ α·h of every step and head, by loops over plain numbers of the .json."""
+    found = pages(name)
+    for layer in listed(found.view("inside").data)["layers"]:
+        heads, rows = len(layer["weights"]), len(layer["weights"][0])
+        for head in range(heads):
+            for row in range(rows):
+                weights, values = layer["weights"][head][row], layer["value"][head]
+                assert sum(weights) == pytest.approx(1.0, abs=1e-5)
+                context = np.zeros(len(values[0]))
+                for weight, value in zip(weights, values, strict=True):
+                    context += weight * np.array(value)
+                np.testing.assert_allclose(layer["context"][head][row], context, atol=1e-5)
+    drawn = {text.get_text() for text in found.figure("inside", "1").axes[2].texts}
+    first = found.view("inside").data["layers"][0]["context"][0][0]
+    assert {f"{float(value):.2f}".replace("-", "−") for value in first[:12]} <= drawn

@@ -63,7 +63,7 @@ VIEWS = {
     ),
     "inside": ViewEntry(
         "one attention step by step: q, k, q·k, scale, mask, softmax, values, W^O",
-        "inside_attention:inside_view", draws_from=("attention",),
+        "inside_attention:inside_view,draw_inside", draws_from=("attention",),
     ),
     "lens": ViewEntry(
         "what the model would say after each layer; lengths of the vectors", "logit_lens:lens_view",
