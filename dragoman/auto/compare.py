@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from dragoman.runs.tasks import Config
 
 Say = Callable[[str], None]
+# Of the reports: those that compare.js draws.
+VIEWS = (
+    "story", "scores", "curves", "lengths", "significance", "ngrams", "outputs", "attentions", "flows", "weights",
+    "tasks", "exposure", "padding", "cost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ def compare_systems(systems: Sequence[str], options: CompareOptions | None = Non
         check_creatable(options.output)
     elif options.view is not None:
         raise DataError("--view goes with --output FILE")
+    if options.view is not None:  # an error before the work
+        known_view(options.view, VIEWS)
     if options.own_tokenizers and not any(name.lower().endswith(".toml") for name in systems):
         raise DataError("--own-tokenizers goes with configurations (.toml)")
     no_training = "test tasks steps tokens minutes sentence overrides source plot metrics"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 import dragoman
+from dragoman.auto.compare import VIEWS as COMPARISON_VIEWS
 from dragoman.inference.align.attention import AttentionMap
 from dragoman.inspect.measure.calibration import draw_reliability, draw_risk_coverage
 from dragoman.inspect.measure.cost import GrowthExponents, LayerCost, draw_costs
@@ -34,6 +37,7 @@ from dragoman.scoring.edit import align_edits
 from dragoman.scoring.learning_curve import Curve, CurvePoint, Gain
 from dragoman.scoring.registry import select_metrics
 from dragoman.scoring.significance import BaselineComparison, SystemScore
+from dragoman.web.page import asset, page_data
 from tests.conftest import call
 from tests.figures import checked_figures, faults
 from tests.web.test_every_task import CASES, MEDIA, Pages, pages  # noqa: F401
@@ -82,7 +86,8 @@ LAYERS = ("self-attention", "recurrent (LSTM)", "convolution of 3")
 # By function: what draws it to a path. Those that need a run are drawn below.
 DRAWN: dict[str, Callable[[Path], Any]] = {
     "draw_attention": lambda path: draw_attention(
-        [attention_map([*GERMAN, "<eos>"], [*ENGLISH, "<eos>"]), attention_map([*"Hund", "<eos>"], ["<unk>", "dog"])], path
+        [attention_map([*GERMAN, "<eos>"], [*ENGLISH, "<eos>"]), attention_map([*"Hund", "<eos>"], ["<unk>", "dog"])],
+        path,
     ),
     "draw_attention_over_image": lambda path: draw_attention_over_image(
         np.random.default_rng(1).random((16, 16, 3)), [*ENGLISH, "<eos>"], torch.rand(6, 4, 4), path,
@@ -104,7 +109,8 @@ DRAWN: dict[str, Callable[[Path], Any]] = {
         np.stack([CHANCES**2, -CHANCES], 1), np.stack([CHANCES, CHANCES * 1e4], 1), path
     ),
     "draw_reliability": lambda path: draw_reliability(
-        {name: reliability(CHANCES, CHANCES > 0.4) for name in ("tokens, as trained", "outputs, calibrated")}, path, "my"
+        {name: reliability(CHANCES, CHANCES > 0.4) for name in ("tokens, as trained", "outputs, calibrated")},
+        path, "my",
     ),
     "draw_risk_coverage": lambda path: draw_risk_coverage(
         [RiskPoint(1 - share, share, 0.4 * share) for share in CHANCES], path, "runs/my"
@@ -223,3 +229,48 @@ def test_contexts_are_sums_of_weights_times_values(pages: Pages, name: str) -> N
     drawn = {text.get_text() for text in found.figure("inside", "1").axes[2].texts}
     first = found.view("inside").data["layers"][0]["context"][0][0]
     assert {f"{float(value):.2f}".replace("-", "−") for value in first[:12]} <= drawn
+
+
+def test_lattices_show_infinity_an_end_and_no_path_over_numbers(pages: Pages) -> None:  # noqa: F811
+    """Forbidden cells had the lowest finite score, and the path ran over the numbers."""
+    found = pages("joint")
+    (axes,) = found.figure("tables", "CTC lattice").axes
+    table = next(one for one in found.view("tables").data["tables"] if one["name"] == "CTC lattice")
+    values = torch.cat([table["scores"], table["end"][:, None]], 1)
+    assert sum(text.get_text() == "−∞" for text in axes.texts) == int(torch.isinf(values).sum()) > 0
+    assert axes.get_xticklabels()[-1].get_text() == "end"
+    numbers = np.array([text.get_position() for text in axes.texts])
+    for line in axes.lines:
+        points = np.array(line.get_xydata())
+        for start, end in pairwise(points):
+            along = start + np.linspace(0, 1, 20)[:, None] * (end - start)
+            assert (np.abs(along[:, None] - numbers[None]).max(-1) > 0.4).all()
+
+
+def test_a_beam_shows_scores_or_sums(pages: Pages) -> None:  # noqa: F811
+    found = pages("transformer")
+    nodes = found.view("beam").data["nodes"]
+    for layer, key in (("scores", "normalised"), ("sums", "score")):
+        shown = [text.get_text().rsplit(" ", 1)[1] for text in found.figure("beam", layer).axes[0].texts]
+        assert shown == [f"{node[key]:.2f}" for node in nodes]
+        assert not faults(found.figure("beam", layer))
+    finished = next(node for node in nodes if node["fate"] == "complete" and node["step"] > 1)
+    assert finished["score"] == pytest.approx(finished["normalised"] * finished["step"], rel=1e-5)
+    plain = pages("transformer").subject.loaded.run.folder
+    result = call("predict", plain, "search.length_penalty=0", "--json", stdin=b"der kleine Hund\n")
+    assert result.code == 0, result.err
+
+
+def test_a_comparison_opens_at_a_view(tmp_path: Path) -> None:
+    drawers = re.search(r"const VIEWS = \{(.*?)\}", asset("modules/compare.js"))
+    assert drawers is not None
+    assert set(re.findall(r"(\w+):", drawers[1])) == set(COMPARISON_VIEWS)
+    page, numbers = tmp_path / "a.html", tmp_path / "a.json"
+    assert call("compare", "--untrained", "-o", page, "--view", "weights").code == 0
+    assert page_data(page.read_text(encoding="utf-8"))["first"] == "weights"
+    assert call("compare", "--untrained", "-o", numbers, "--view", "weights").code == 0
+    assert [view["kind"] for view in json.loads(numbers.read_text())["views"]] == ["weights"]
+    for given, message in (("nothing", "expected one of story"), ("cost", "expected one of flows, weights")):
+        result = call("compare", "--untrained", "-o", page, "--view", given)
+        assert (result.code, message in result.err) == (2, True)
+    assert "--view goes with --output" in call("compare", "--untrained", "--view", "flows").err

@@ -515,6 +515,18 @@ def test_viterbi_and_ctc_tables_agree_with_brute_force() -> None:
         if collapsed(path) == labels
     )
     assert float(found.scores[found.path[-1]]) == pytest.approx(best, abs=1e-5)
+    assert table.end is not None
+    assert found.end is not None
+    paths = torch.cartesian_prod(*[torch.arange(3)] * 5)
+    first, last, steps = (part.detach().numpy() for part in (chain.first, chain.last, chain.transitions))
+    given = emissions.numpy()
+    totals = np.array(
+        [first[p[0]] + given[range(5), p].sum() + steps[p[:-1], p[1:]].sum() + last[p[-1]] for p in paths.numpy()]
+    )
+    for tag in range(3):  # the best of all paths that end in it
+        assert float(table.end[tag]) == pytest.approx(totals[paths[:, -1].numpy() == tag].max(), abs=1e-5)
+    assert found.end.tolist()[:-2] == [-np.inf] * 5  # only the last label and the blank behind it end a path
+    assert float(found.end.max()) == pytest.approx(best, abs=1e-5)
     for labels in ([2, 2, 4], [1], []):
         paths = [path for path in torch.cartesian_prod(*[torch.arange(5)] * 6).tolist() if collapsed(path) == labels]
         total = sum(float(logs[range(6), path].double().sum().exp()) for path in paths)
