@@ -86,7 +86,8 @@ def evaluate_files(
         scores, outputs = outputs_of(labeler, examples, scoring, arguments, output, "examples")
         if scoring.plot is not None:
             scores["values"] = values_of(labeler, examples, outputs)
-            draw_predictions(*map(np.array, scores["values"].values()), scoring.plot)
+            predicted, true = (np.array(scores["values"][name]) for name in ("predicted", "true"))
+            draw_predictions(predicted, true, scoring.plot)
         evaluated = EvaluatedFiles(
             scores, list(label_score_lines(metrics_for(labeler.head_decoder.outputs), scores)), []
         )
