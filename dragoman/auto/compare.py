@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from dragoman.runs.tasks import Config
 
 Say = Callable[[str], None]
+# Of the reports: those that compare.js draws.
+VIEWS = (
+    "story", "scores", "curves", "lengths", "significance", "ngrams", "outputs", "attentions", "flows", "weights",
+    "tasks", "exposure", "padding", "cost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,10 @@ class CompareOptions(Limited):
     output: str | None = setting(
         None, help="write a report: a page (.html) or its numbers (.json).", flag="--output -o", metavar="FILE"
     )
+    view: str | None = setting(
+        None, flag="--view", metavar="NAME",
+        help="the view that the page opens at, or the only one in .json, such as attentions. [default: the first]",
+    )  # fmt: skip
     folder: str = setting("runs/compare", help="where configurations are trained; resumes there", flag="--folder")
     steps: Size | None = setting(
         None, help="training steps of every configuration. [default: the first's]", flag="--steps"
@@ -110,6 +119,10 @@ def compare_systems(systems: Sequence[str], options: CompareOptions | None = Non
         if Path(options.output).suffix.lower() not in (".html", ".json"):
             raise DataError(f"--output: found {options.output!r}, expected a file that ends in .html or .json")
         check_creatable(options.output)
+    elif options.view is not None:
+        raise DataError("--view goes with --output FILE")
+    if options.view is not None:  # an error before the work
+        known_view(options.view, VIEWS)
     if options.own_tokenizers and not any(name.lower().endswith(".toml") for name in systems):
         raise DataError("--own-tokenizers goes with configurations (.toml)")
     no_training = "test tasks steps tokens minutes sentence overrides source plot metrics"
@@ -156,10 +169,18 @@ def redraw(report: str, options: CompareOptions, say: Say) -> Comparison:
     if not drawable or any(view["kind"] == "overview" for view in data["views"]):
         raise DataError(f"{report}: found no report of `dragoman compare --output`, expected its .json or .html")
     data["title"] = options.title or data["title"]
+    if options.view is not None:
+        data["first"] = known_view(options.view, [view["kind"] for view in data["views"]])
     with atomic_write(output, with_folder=True) as beside:
         beside.write_text(build_page(data["title"], "compare-page", data), encoding="utf-8", newline="\n")
     say(f"report: {output}")
     return Comparison(data["title"], report)
+
+
+def known_view(name: str, kinds: Sequence[str]) -> str:
+    if name not in kinds:
+        raise DataError(f"--view: found {name!r}, expected one of {', '.join(kinds)}")
+    return name
 
 
 def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
@@ -169,9 +190,12 @@ def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
     if (output := options.output) is None:
         return
     title, shown = options.title or found.title, [view.as_dict() for view in found.views]
-    data = {"format": 1, "title": title, "about": found.about, "views": shown, "notes": []}
+    numbers, first = output.lower().endswith(".json"), options.view
+    data: dict[str, Any] = {"format": 1, "title": title, "about": found.about, "views": shown, "notes": []}
+    if first is not None:
+        data["first"] = known_view(first, [view["kind"] for view in shown])
+        data["views"] = [view for view in shown if view["kind"] == first or not numbers]
     with atomic_write(output, with_folder=True) as beside:
-        numbers = output.lower().endswith(".json")
         content = json.dumps(plain(listed(data))) if numbers else build_page(title, "compare-page", packed(data))
         beside.write_text(content, encoding="utf-8", newline="\n")
     say(f"report: {output}")

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dragoman.auto.glue import TASKS as GLUE
+from dragoman.auto.glue import published_rows
 from dragoman.auto.trial import is_fitted, train_trial
 from dragoman.base import ConfigError, DataError, remove_folder
 from dragoman.base import config as settings
@@ -202,14 +204,23 @@ def task_table(
     return {
         "tasks": [{"name": task, "metric": metrics_by_name()[metric].label} for task, metric in columns.items()],
         "rows": rows,
+        "published": published_rows(columns),
     }
 
 
 def table_lines(table: Mapping[str, Any]) -> list[str]:
-    """The table as text: means of the seeds ± their standard deviation."""
+    """The table as text: means of the seeds ± their standard deviation; for tasks of GLUE the published table too."""
     rows = [["", *(one["name"] for one in table["tasks"]), "average"]]
     rows.append(["", *(one["metric"] for one in table["tasks"]), ""])
     rows += [[row["name"], *map(shown, row["scores"]), f"{row['average']:.1f}"] for row in table["rows"]]
+    if not table["published"]:
+        return columns_of(rows)
+    others = [["", *GLUE, "average"]]
+    others += [[row["name"], *map(str, row["scores"].values()), str(row["average"])] for row in table["published"]]
+    return [*columns_of(rows), "", "GLUE as published (test server; Devlin et al. 2019, table 1)", *columns_of(others)]
+
+
+def columns_of(rows: list[list[str]]) -> list[str]:
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in rows]
 

@@ -32,7 +32,7 @@ PREDICT_ARGUMENTS = {
 }  # fmt: skip
 EVALUATE_ARGUMENTS = {
     *PREDICT_ARGUMENTS, "source", "target", "output", "evaluation.metrics", "evaluation.skip_unknown",
-    "evaluation.baseline",
+    "evaluation.baseline", "evaluation.plot",
 }  # fmt: skip
 # Those of `evaluate` for a language model.
 TEXT_ARGUMENTS = PREDICT_ARGUMENTS - {"data.columns", "data.header"} | {

@@ -49,7 +49,11 @@ def info(run: str, options: InfoOptions, as_json: bool) -> None:
     "--view", "kind", metavar="NAME",
     help="The figure of .svg, .png or .pdf, the first view of a page, or the only one in .json. [default: the first]",
 )  # fmt: skip
-@click.option("--layer", metavar="NAME", help="Layer of --view attention, states or positions. [default: the last]")
+@click.option(
+    "--layer", metavar="NAME",
+    help="Layer of --view attention, inside or states; part of positions, or sum; table of tables; of beam: scores or "
+    "sums. [default: the last]",
+)  # fmt: skip
 @click.option(
     "--cell", metavar="LAYER,HEAD,ROW",
     help="Print the attention of one position as a worked sum instead: numbers from 1, or names of layer and token.",

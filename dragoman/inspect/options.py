@@ -147,6 +147,10 @@ class ScoringSettings:
         flag="--baseline",
     )
     alignment: bool = setting(False, help="show every output aligned with its reference, with S, I and D counts")
+    plot: str | None = setting(
+        None, flag="--plot", metavar="FILE",
+        help="numbers: also draw predicted against true values to this .png, .svg or .pdf file",
+    )  # fmt: skip
     ngrams: bool = setting(False, help="take BLEU apart: precisions, brevity penalty, matching n-grams of every output")
     characters: bool = setting(False, help="align characters instead of words")
     dynamic: bool = setting(

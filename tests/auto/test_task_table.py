@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from dragoman.auto.glue import published_rows
+from dragoman.auto.protocol import table_lines
 from dragoman.cli import cli
 from dragoman.runs import Run
 
+RESULTS = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
 MODEL = """
 [tokenizer.source]
 kind = "words"
@@ -83,3 +87,22 @@ def test_a_trained_task_is_kept_and_other_settings_are_refused(tasks: Path, monk
     code, message = run(tasks, "--set", "model.dropout=0.5")
     assert code == 1
     assert "started with other settings (model.dropout was" in message
+
+
+def test_published_rows_of_glue_stand_beside_its_tasks() -> None:
+    rows = published_rows(["cola", "sst2-pretrained"])
+    assert not published_rows(["words", "tags"])
+    for row in rows:  # the average that was printed is that of the columns; ELMo's is rounded up there
+        assert row["average"] == pytest.approx(float(np.mean([*row["scores"].values()])), abs=0.06)
+    averages = {row["name"]: row["average"] for row in rows}
+    assert averages["BERT base"] == 79.6
+    assert averages["BERT large"] == 82.1
+    task = {"name": "cola", "metric": "Matthews"}
+    score = {"task": "cola", "mean": 20.8, "deviation": None, "seeds": [20.8]}
+    own = {"name": "mine", "scores": [score], "average": 20.8}
+    lines = table_lines({"tasks": [task], "rows": [own], "published": rows})
+    assert lines[2].split() == ["mine", "20.8", "20.8"]
+    assert lines[-1].split()[:3] == ["BERT", "large", "86.7"]
+    page = RESULTS.read_text(encoding="utf-8")
+    for row in rows:
+        assert f"| {row['name']} | {' | '.join(f'{score:.1f}' for score in row['scores'].values())} |" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from dragoman.base.errors import DataError
 from dragoman.data.batch import batch_of
-from dragoman.data.tokenizers.base import PAD
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.inspect.views.attention_layers import AttentionLayer, attention_layers, attribute, merge_words
 from dragoman.inspect.views.ctc import ctc_forward, ctc_table
@@ -418,10 +419,30 @@ def test_order_matters_only_with_positions(kind: str) -> None:
         assert abs(row.change) > 1e-5
         assert row.change_off == pytest.approx(0.0, abs=1e-4)
     added = added_positions(subject)
-    assert (added is not None) == (kind in ("sinusoidal", "learned"))
+    assert (added is not None) == (kind in ("sinusoidal", "learned", "bert"))
     if added is not None:
-        torch.testing.assert_close(added.embedding + added.position, added.total)
+        *parts, total = added.parts.values()
+        torch.testing.assert_close(sum(parts, torch.zeros(())), total)
     torch.testing.assert_close(subject.log_probabilities().detach(), before)  # looking changes nothing
+
+
+def test_bert_adds_token_segment_and_position() -> None:
+    example = next(one.example for one in ENCODERS.values() if one.example.kind == "bert")
+    decoder = next(one.example for one in DECODERS.values() if one.example.kind == "recurrent")
+    subject = subject_of(model_of(example, decoder))
+    added = added_positions(subject)
+    assert added is not None
+    assert added.segment is not None
+    ids, encoder = [SOS, *subject.batch.source.data[0].tolist()], subject.encoder
+    tokens, positions, segments = (
+        table.detach().numpy() for table in (encoder.embedding.weight, encoder.positions, encoder.segments)
+    )
+    segment = np.minimum(np.cumsum([0, 0, *(token == EOS for token in ids[1:-1])]), len(segments) - 1)
+    expected = tokens[ids], segments[segment], positions[: len(ids)]
+    for part, own in zip((added.embedding, added.segment, added.position), expected, strict=True):
+        np.testing.assert_allclose(part.numpy(), own, atol=1e-6)
+    np.testing.assert_allclose(added.total.numpy(), sum(expected), atol=1e-6)
+    assert [*added.parts] == ["embedding", "segment", "position", "total"]
 
 
 def test_words_are_merged_by_sums_and_means() -> None:
@@ -494,6 +515,18 @@ def test_viterbi_and_ctc_tables_agree_with_brute_force() -> None:
         if collapsed(path) == labels
     )
     assert float(found.scores[found.path[-1]]) == pytest.approx(best, abs=1e-5)
+    assert table.end is not None
+    assert found.end is not None
+    paths = torch.cartesian_prod(*[torch.arange(3)] * 5)
+    first, last, steps = (part.detach().numpy() for part in (chain.first, chain.last, chain.transitions))
+    given = emissions.numpy()
+    totals = np.array(
+        [first[p[0]] + given[range(5), p].sum() + steps[p[:-1], p[1:]].sum() + last[p[-1]] for p in paths.numpy()]
+    )
+    for tag in range(3):  # the best of all paths that end in it
+        assert float(table.end[tag]) == pytest.approx(totals[paths[:, -1].numpy() == tag].max(), abs=1e-5)
+    assert found.end.tolist()[:-2] == [-np.inf] * 5  # only the last label and the blank behind it end a path
+    assert float(found.end.max()) == pytest.approx(best, abs=1e-5)
     for labels in ([2, 2, 4], [1], []):
         paths = [path for path in torch.cartesian_prod(*[torch.arange(5)] * 6).tolist() if collapsed(path) == labels]
         total = sum(float(logs[range(6), path].double().sum().exp()) for path in paths)

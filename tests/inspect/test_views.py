@@ -67,5 +67,5 @@ def test_ctc_has_a_figure_of_its_path(tmp_path: Path) -> None:
     data = {"path": ["blank", "a", "a", "b"], "probabilities": torch.full((4,), 0.5), "blank": "blank",
             "text": ["a", "b"]}  # fmt: skip
     drawing = VIEWS["ctc"].draw(View("ctc", "CTC", "", data), None)
-    assert [label.get_text() for label in drawing.axes[0].get_xticklabels()] == ["", "a", "a", "b"]
+    assert [label.get_text() for label in drawing.axes[0].get_xticklabels()] == ["–", "a", "a", "b"]
     assert "collapsed: a b" in save_plot(drawing, tmp_path / "ctc.svg").read_text(encoding="utf-8")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from dragoman.base import ConfigError, DataError, atomic_write, progress
 from dragoman.data import DataConfig, Example, Fault, Pairs, ReadingOptions, Warn, paths_of
 from dragoman.data.readers import READERS
@@ -25,10 +27,11 @@ from dragoman.inference import (
     read_examples,
     unreadable_lines,
 )
-from dragoman.inspect.measure.score_plots import alignment_lines, ngram_lines
+from dragoman.inspect.measure.score_plots import alignment_lines, draw_predictions, ngram_lines
 from dragoman.inspect.measure.score_report import label_score_lines, language_model_lines, score_lines
 from dragoman.inspect.measure.scored_files import check_apart, taken_apart
 from dragoman.inspect.options import ScoringSettings
+from dragoman.inspect.views.figures import check_plot_path
 from dragoman.runs import Run
 from dragoman.scoring import edit_alignments, metrics_for, select_metrics
 
@@ -75,14 +78,33 @@ def evaluate_files(
         labeler = labeler_of(opened, device)
         if output is not None and not labeler.writes:
             raise ConfigError(f'--output: task = "{opened.task.name}" has scores, but no answers to write')
+        if scoring.plot is not None:
+            check_plot_path(scoring.plot)
+            if labeler.head_decoder.outputs != "numbers":
+                raise ConfigError(f'--plot is for numbers: {run} has task = "{opened.task.name}"')
         examples = examples_of(opened, files, "example", warn, data)
-        scores, _ = outputs_of(labeler, examples, scoring, arguments, output, "examples")
+        scores, outputs = outputs_of(labeler, examples, scoring, arguments, output, "examples")
+        if scoring.plot is not None:
+            scores["values"] = values_of(labeler, examples, outputs)
+            predicted, true = (np.array(scores["values"][name]) for name in ("predicted", "true"))
+            draw_predictions(predicted, true, scoring.plot)
         evaluated = EvaluatedFiles(
             scores, list(label_score_lines(metrics_for(labeler.head_decoder.outputs), scores)), []
         )
+        if scoring.plot is not None:
+            evaluated.messages.append(f"picture: {scoring.plot}")
     evaluated.messages.extend(unreadable_lines(unreadable, "no score counts them"))
     evaluated.messages.extend(training_data_warning(opened, files))
     return evaluated
+
+
+def values_of(labeler: Labeler, examples: list[Example], outputs: list[Any]) -> dict[str, list[list[float]]]:
+    """Predicted and true values (examples, numbers) of a run that answers with numbers."""
+    readable = [(one, example) for one, example in zip(outputs, examples, strict=True) if one.value is not None]
+    parse = labeler.head_decoder.parse_reference
+    pairs = [(one.value, parse(example.references[0].strip())) for one, example in readable]
+    predicted, true = ([list(np.atleast_1d(side)) for side in sides] for sides in zip(*pairs, strict=True))
+    return {"predicted": [[*map(float, row)] for row in predicted], "true": [[*map(float, row)] for row in true]}
 
 
 def examples_of(
@@ -136,6 +158,8 @@ def evaluate_search(
     """The scores of a run that outputs texts, with alignments and n-grams where they are asked for."""
     if scoring.skip_unknown:
         raise DataError(f'evaluation.skip_unknown is for labels and tags; {run.folder} has task = "{run.task.name}"')
+    if scoring.plot is not None:
+        raise ConfigError(f'--plot is for numbers: {run.folder} has task = "{run.task.name}"')
     units = run.config.data.units
     metrics = select_metrics(metric_names(scoring.metrics, run.task, units), units)
     if scoring.ngrams:

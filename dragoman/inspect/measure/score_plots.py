@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.base import DataError
 from dragoman.inspect.views.figures import INK, MAX_INCHES, new_figure, save_plot
@@ -219,6 +220,27 @@ def draw_buckets(
     axes.grid(axis="y", alpha=0.25)
     axes.tick_params(labelsize=9, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)
+    return save_plot(drawing, path)
+
+
+def draw_predictions(predicted: NDArray[np.float64], true: NDArray[np.float64], path: str | Path) -> Path:
+    """Predicted against true values, both (examples, numbers), with R² of each; exact predictions lie on the line."""
+    columns = min(3, true.shape[1])
+    rows = -(-true.shape[1] // columns)
+    drawing = new_figure(0.6 + 4.2 * columns, 4.4 * rows)
+    for number, (guesses, values) in enumerate(zip(predicted.T, true.T, strict=True)):
+        axes: Any = drawing.add_subplot(rows, columns, number + 1)
+        low, high = min(guesses.min(), values.min()), max(guesses.max(), values.max())
+        axes.plot((low, high), (low, high), color=GREY, linewidth=1, linestyle="--", label="predicted = true")
+        axes.scatter(values, guesses, s=14, color=BLUE, alpha=0.6, linewidths=0)
+        variance = float(((values - values.mean()) ** 2).mean())
+        error = float(((guesses - values) ** 2).mean())
+        share = f", R² = {1 - error / variance:.3f}".replace("-", "−") if variance else ""
+        axes.set_title(f"{f'number {number + 1}: ' if true.shape[1] > 1 else ''}MSE {error:.4g}{share}", fontsize=10)
+        axes.set(xlabel="true value", ylabel="predicted value")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
     return save_plot(drawing, path)
 
 

@@ -15,7 +15,7 @@ from dragoman.data import Batch
 from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding import COMPLETE, KEPT, Scorer, limits_for, suppress_tokens
 from dragoman.inference import Predictor, ignore_unknown
-from dragoman.inspect.views.figures import BLUE, GREEN, GREY, INK, MAX_INCHES, new_figure, one_line_labels
+from dragoman.inspect.views.figures import BLUE, GREEN, GREY, INK, MAX_INCHES, chosen, new_figure, one_line_labels
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
 from dragoman.models import decodes
@@ -130,8 +130,18 @@ def beam_view(subject: Subject) -> View | None:
     )
 
 
+NUMBERS = (  # of a branch
+    {"name": "sums", "key": "score", "about": "Σ log p"},
+    {"name": "scores", "key": "normalised", "about": "score"},
+)
+
+
 def draw_beam(view: View, layer: str | None) -> Any:
-    """The kept and finished branches as a tree, and pruned ones in grey where there are few."""
+    """The kept and finished branches as a tree, and pruned ones in grey where there are few.
+
+    The layer "scores" shows normalised scores, by which the search ranks; "sums" shows Σ log p.
+    """
+    measure = chosen(NUMBERS, layer)
     nodes = {node["number"]: node for node in view.data["nodes"]}
     shown = [node for node in nodes.values() if len(nodes) <= 120 or node["fate"] in ("kept", "complete")]
     children: dict[int, list[int]] = {}
@@ -151,7 +161,7 @@ def draw_beam(view: View, layer: str | None) -> Any:
         else:
             lines[number], free = float(free), free + 1
     steps = max((node["step"] for node in shown), default=1)
-    drawing = new_figure(min(MAX_INCHES, 1.5 + 0.95 * steps), min(MAX_INCHES, 0.8 + 0.24 * free))
+    drawing = new_figure(min(MAX_INCHES, max(5.0, 1.5 + 0.95 * steps)), min(MAX_INCHES, 0.8 + 0.24 * free))
     axes = drawing.subplots()
     for node in shown:
         kept = node["fate"] in ("kept", "complete")
@@ -159,13 +169,14 @@ def draw_beam(view: View, layer: str | None) -> Any:
         begin = (0, lines[0]) if parent is None else (parent["step"] + 0.42, lines[parent["number"]])
         colour = GREEN if node["fate"] == "complete" else BLUE if kept else GREY
         axes.plot((begin[0], node["step"] - 0.42), (begin[1], lines[node["number"]]), color=colour, lw=1)
-        text = f"{one_line_labels([node['piece']])[0][:8]} {node['normalised']:.2f}"
+        text = f"{one_line_labels([node['piece']])[0][:8]} {node[measure['key']]:.2f}"
         box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour, "lw": 0.8}
         ink = INK if kept else "#7b8794"
         axes.text(node["step"], lines[node["number"]], text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
     axes.set_xlim(-0.2, steps + 0.7)
     axes.set_ylim(free, -1)
     axes.set_yticks([])
-    axes.set_xlabel("step; each box: token and score (green: finished, grey: pruned)", fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(f"step; each box: token and {measure['about']} (green: finished, grey: pruned)", fontsize=9)
     axes.spines[["top", "right", "left"]].set_visible(False)
     return drawing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dragoman.data.tokenizers import PAD
 from dragoman.inference import Predictor
-from dragoman.inspect.views.figures import BLUE, GREY, INK, MAX_INCHES, new_figure, one_line_labels
+from dragoman.inspect.views.figures import BLUE, GREY, MAX_INCHES, new_figure, one_line_labels, suptitle
 from dragoman.inspect.views.path_table import PathTable, table_data, traced
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
@@ -78,8 +78,12 @@ def ctc_table(log_probabilities: Tensor, labels: list[int]) -> PathTable:
         best = values
         columns.append(best)
         back.append(origins)
-    last = len(states) - 1
-    return traced(columns, back, last if last == 0 or best[last] >= best[last - 1] else last - 1)
+    return traced(columns, back, _ended(best))
+
+
+def _ended(last: Tensor) -> Tensor:
+    """The last column of a lattice, of which only the last label and the blank behind it end a path."""
+    return last.masked_fill(torch.arange(len(last)) < len(last) - 2, float("-inf"))
 
 
 def ctc_log_probabilities(subject: Subject) -> Tensor | None:
@@ -95,7 +99,8 @@ def ctc_log_probabilities(subject: Subject) -> Tensor | None:
 def _labels(subject: Subject, logs: Tensor) -> list[int] | None:
     """The target without <eos>; None: it is longer than all paths, or the lattice is too large to show."""
     ids: list[int] = subject.batch.target[0, :-1].tolist()
-    fits = len(logs) >= len(ids) and (2 * len(ids) + 1) * len(logs) <= MAX_CELLS
+    shortest = len(ids) + sum(one == other for one, other in pairwise(ids))  # equal neighbours need a blank between
+    fits = len(logs) >= shortest and (2 * len(ids) + 1) * len(logs) <= MAX_CELLS
     return ids if fits else None
 
 
@@ -112,7 +117,8 @@ def ctc_tables(subject: Subject) -> Iterator[dict[str, Any]]:
         rows += [piece, BLANK]
     columns, best = [str(number) for number in range(1, len(logs) + 1)], ctc_table(logs, ids)
     yield table_data("CTC lattice", "best log-probability up to here", best, rows, columns)
-    summed = PathTable(ctc_forward(logs, ids)[0], None, best.path)
+    forward = ctc_forward(logs, ids)[0]
+    summed = PathTable(forward, None, best.path, _ended(forward[:, -1]))
     about = "log of the summed probability of all paths up to here; the best single path is outlined"
     yield table_data("CTC forward variables", about, summed, rows, columns, summed=True)
 
@@ -160,8 +166,8 @@ def draw_ctc(view: View, layer: str | None) -> Any:
     axes = drawing.subplots()
     colours = [GREY if symbol == blank else BLUE for symbol in path]
     axes.bar(range(len(path)), view.data["probabilities"].tolist(), color=colours)
-    axes.set_xticks(range(len(path)), one_line_labels(["" if symbol == blank else symbol for symbol in path]))
-    axes.set(ylim=(0, 1), xlabel="position (grey: blank)", ylabel="probability of the symbol")
+    axes.set_xticks(range(len(path)), one_line_labels(["–" if symbol == blank else symbol for symbol in path]))
+    axes.set(ylim=(0, 1), xlabel="symbol of each position (grey –: blank)", ylabel="probability of the symbol")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"collapsed: {' '.join(view.data['text'])}", fontsize=11, color=INK)
+    suptitle(drawing, f"collapsed: {' '.join(view.data['text'])}")
     return drawing

@@ -233,6 +233,7 @@ def draw_gradients(view: View, layer: str | None) -> Any:
         for key, style, name in (("bound", "--", "spectral bound"), ("gates", ":", "∏ forget gates")):
             if flow[key] is not None:
                 axes.semilogy(flow[key].numpy(), style, color=colour, lw=1, label=f"{flow['name']}: {name}")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="distance T − t in steps", ylabel="‖∂h(T) / ∂h(t)‖₂")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_formatter("{x:g}")  # powers of ten are formulas by default, which `save_plot` shows as text

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dragoman.base import DataError
 from dragoman.inference.align import record_attention
 from dragoman.inspect.views.attention_layers import AttentionLayer, attention_layers
+from dragoman.inspect.views.figures import CELL, INK, MAX_INCHES, PAPER, chosen, draw_heat, new_figure, suptitle
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
 from dragoman.models.layers import AdditiveScore, CosineScore, Products, SingleHeadAttention, watch_products
@@ -190,7 +193,7 @@ def inside_view(subject: Subject) -> View | None:
     sums, left = attention_sums(subject), MAX_NUMBERS
     layers = []
     for one in sums:
-        left -= one.size
+        left -= one.size + one.layer.weights.numel() + one.context.numel()
         if left < 0:  # the pages of long texts would be too large
             break
         layers.append(
@@ -198,7 +201,8 @@ def inside_view(subject: Subject) -> View | None:
                 "name": one.layer.name, "rows": one.layer.rows.as_dict(), "columns": one.layer.columns.as_dict(),
                 "query": one.query, "key": one.key, "value": one.value, "scale": one.scale, "bias": one.bias,
                 "causal": one.causal, "visible": None if one.causal or one.visible is None else one.visible.float(),
-                "shares": one.shares, "output": one.output, "score": one.score,
+                "shares": one.shares, "output": one.output, "score": one.score, "weights": one.layer.weights,
+                "context": one.context,
             }
         )  # fmt: skip
     if not layers:
@@ -216,3 +220,42 @@ def inside_view(subject: Subject) -> View | None:
         ),
         {"layers": layers, "left_out": len(sums) - len(layers)},
     )
+
+
+SHOWN = 12  # dimensions of a vector in the figure; .json has all
+
+
+def draw_inside(view: View, layer: str | None) -> Any:
+    """All steps of the first head: the weights α, the values h and the contexts c = Σ α·h, with their numbers."""
+    own = chosen(view.data["layers"], layer)
+    rows, columns = own["rows"]["tokens"], own["columns"]["tokens"]
+    size = own["value"].shape[2]
+    dimensions = [str(number) for number in range(1, min(size, SHOWN) + 1)]
+    value, context = (own[name][0][:, :SHOWN] for name in ("value", "context"))
+    top = float(torch.cat([value, context]).abs().max())
+    panels = (
+        ("α: weights (row: output, column: input)", own["weights"][0], rows, columns, 1.0),
+        ("h: values of the inputs", value, columns, dimensions, top),
+        ("c = Σ α·h: contexts of the outputs", context, rows, dimensions, top),
+    )
+    numbers = max(len(rows), len(columns)) <= 16
+    cell = 0.44 if numbers else CELL
+    drawing = new_figure(
+        min(MAX_INCHES, 3.0 + cell * (len(columns) + 2 * len(dimensions))),
+        min(MAX_INCHES, 1.9 + (0.3 if numbers else CELL) * max(len(rows), len(columns))),
+    )
+    widths = [max(3, len(names)) for _, _, _, names, _ in panels]
+    for axes, (title, values, down, across, scale) in zip(
+        drawing.subplots(1, 3, width_ratios=widths), panels, strict=True
+    ):
+        draw_heat(axes, values, down, across, signed=scale is top, top=scale)
+        for place in np.ndindex(*values.shape) if numbers else ():
+            number = float(values[place])
+            ink = PAPER if abs(number) > 0.6 * scale else INK
+            text = f"{number:.2f}".replace("-", "−")
+            axes.text(place[1], place[0], text, ha="center", va="center", fontsize=7, color=ink)
+        axes.set_title(textwrap.fill(title, max(14, int(cell * len(across) * 12))), fontsize=9, color=INK, pad=6)
+    shown = "" if size <= SHOWN else f"; {SHOWN} of {size} dimensions"
+    head = "" if len(own["value"]) == 1 else ", head 1"
+    suptitle(drawing, f"{own['name']}{head}: every step{shown}", 10)
+    return drawing

@@ -36,11 +36,11 @@ class LogitLens:
     chosen: Tensor  # (L, T) of the target
 
 
-def _output(value: Any) -> Tensor:
+def vectors_of(value: Any) -> Tensor:
     """The vectors (N, T, D) that a module returns; of a residual stream its sum."""
     if isinstance(value, Stream):
         return value.x if value.out is None else value.x + value.out
-    return _output(value[0]) if isinstance(value, tuple) else value
+    return vectors_of(value[0]) if isinstance(value, tuple) else value
 
 
 @torch.no_grad()
@@ -58,7 +58,7 @@ def recorded_blocks(subject: Subject) -> dict[str, dict[str, Tensor]]:
             continue
 
         def entered(_: nn.Module, given: Any, name: str = name) -> None:
-            keep(name, "input", _output(given[0]))
+            keep(name, "input", vectors_of(given[0]))
 
         handles.append(block.register_forward_pre_hook(entered))
         for part, module in (("cross-attention", getattr(block, "cross", None)), ("feed-forward", block.feedforward)):
@@ -77,7 +77,7 @@ def recorded_blocks(subject: Subject) -> dict[str, dict[str, Tensor]]:
 
 
 def _keeper(keep: Callable[[str, str, Tensor], None], name: str, part: str) -> Callable[..., None]:
-    return lambda module, given, out: keep(name, part, _output(out))
+    return lambda module, given, out: keep(name, part, vectors_of(out))
 
 
 def block_norms(subject: Subject, blocks: dict[str, dict[str, Tensor]]) -> list[BlockNorms]:

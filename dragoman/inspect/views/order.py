@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dragoman.data import Batch, Tokens
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
+from dragoman.models.encoders import BertEncoder
 
 MAX_SWAPS = 16
 
@@ -96,16 +97,35 @@ def reordered(batch: Batch, row: Tensor, places: Sequence[int]) -> Batch:
 
 
 class AddedPositions(NamedTuple):
-    """What an encoder reads: embedding + position, for the tokens of one source."""
+    """What an encoder reads: embedding + position, of BERT + segment, for the tokens of one source."""
 
     embedding: Tensor  # (S, D)
     position: Tensor  # (S, D)
     total: Tensor  # (S, D)
+    segment: Tensor | None = None  # (S, D)
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The parts and their sum, in the order of the sum."""
+        segment = {} if self.segment is None else {"segment": self.segment}
+        return {"embedding": self.embedding, **segment, "position": self.position, "total": self.total}
 
 
 @torch.no_grad()
 def added_positions(subject: Subject) -> AddedPositions | None:
     """None: the encoder adds no position vectors."""
+    encoder = subject.encoder
+    if isinstance(encoder, BertEncoder):
+        sums: list[Tensor] = []
+        hook = encoder.embedding_norm.register_forward_pre_hook(lambda module, inputs: sums.append(inputs[0][0]))
+        try:
+            subject.log_probabilities()
+        finally:
+            hook.remove()
+        total, source = sums[0].float().cpu(), subject.batch.source.data[:, : encoder.max_positions]
+        position = encoder.positions[: len(total)].detach().float().cpu()
+        segment = encoder.segments[encoder.segment_of(source)[0]].detach().float().cpu()
+        return AddedPositions(total - position - segment, position, total, segment)  # [MASK] has a vector of its own
     module = next((one for one in position_modules(subject.encoder) if getattr(one, "adds_vectors", False)), None)
     if module is None:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.inspect.views.figures import BLUE, chosen, new_figure, suptitle
+from dragoman.inspect.views.figures import BLUE, CELL, INK, MAX_INCHES, chosen, new_figure, one_line_labels, suptitle
 from dragoman.inspect.views.order import added_positions
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
@@ -84,7 +84,9 @@ def positions_view(subject: Subject) -> View | None:
         segments = encoder.segment_of(subject.batch.source.data)[0].tolist()
         rows = {"tokens": subject.encoded.tokens, "segment": segments, "position": list(range(len(segments)))}
     added = None if encoder is None or subject.source is None else added_positions(subject)
-    fits = added is not None and subject.source is not None and len(added.total) == len(subject.source)
+    axis = None if added is None else next(
+        (one for one in (subject.source, subject.encoded) if one is not None and len(one) == len(added.total)), None
+    )  # fmt: skip
     return View(
         "positions",
         "Positions",
@@ -94,14 +96,36 @@ def positions_view(subject: Subject) -> View | None:
             "pictures": pictures,
             "rows": rows,
             "small": sinusoids(8, 4),  # small enough to check by hand
-            "added": added._asdict() if added is not None and fits else None,
-            "source": None if subject.source is None else subject.source.as_dict(),
+            "added": None if added is None or axis is None else added.parts,
+            "source": None if axis is None else axis.as_dict(),
         },
     )
 
 
+def draw_sum(view: View) -> Any:
+    """What the first layer reads: a heat map for each vector that is added, and their sum, with one scale."""
+    parts, tokens = view.data["added"], view.data["source"]["tokens"]
+    top = max(float(part.abs().max()) for part in parts.values())
+    dimensions = next(iter(parts.values())).shape[1]
+    drawing = new_figure(min(MAX_INCHES, 2.2 + 2.4 * len(parts)), min(MAX_INCHES, 1.6 + CELL * max(len(tokens), 6)))
+    image = None
+    for axes, (name, part) in zip(drawing.subplots(1, len(parts), sharey=True), parts.items(), strict=True):
+        image = axes.imshow(part.numpy(), cmap="RdBu", aspect="auto", vmin=-top, vmax=top)
+        axes.set_title({"embedding": "token", "total": "= sum"}.get(name, f"+ {name}"), fontsize=10, color=INK)
+        axes.set_xlabel("dimension", fontsize=9, color=INK)
+        axes.set_yticks(range(len(tokens)), one_line_labels(tokens))
+        axes.xaxis.get_major_locator().set_params(integer=True, nbins=4)
+        axes.tick_params(labelsize=9, colors=INK)
+    drawing.colorbar(image, ax=drawing.axes, shrink=0.8)
+    suptitle(drawing, f"What the first layer reads: {dimensions} dimensions of each token")
+    return drawing
+
+
 def draw_positions(view: View, layer: str | None) -> Any:
-    picture = chosen(view.data["pictures"], layer or "1")
+    if layer == "sum" and view.data["added"] is not None:
+        return draw_sum(view)
+    sums = [{"name": "sum"}] if view.data["added"] is not None else []
+    picture = chosen([*view.data["pictures"], *sums], layer or "1")
     drawing = new_figure(11, 4.4)
     values = picture["vectors"] if picture["vectors"] is not None else picture["bias"]
     left, right = drawing.subplots(1, 2)

@@ -63,7 +63,7 @@ VIEWS = {
     ),
     "inside": ViewEntry(
         "one attention step by step: q, k, q·k, scale, mask, softmax, values, W^O",
-        "inside_attention:inside_view", draws_from=("attention",),
+        "inside_attention:inside_view,draw_inside", draws_from=("attention",),
     ),
     "equations": ViewEntry(
         "cells, attention and decoders as formulas, plain PyTorch and numbers",
@@ -115,6 +115,9 @@ VIEWS = {
     ),
     "positions": ViewEntry(
         "position vectors, and how alike they are", "position_pictures:positions_view,draw_positions",
+    ),
+    "receptive": ViewEntry(
+        "which inputs each layer can read: the receptive field", "receptive_field:receptive_view,draw_receptive",
     ),
     "layers": ViewEntry(
         "shapes and numbers of parameters of every part", "layer_table:layers_view", fitted=True,

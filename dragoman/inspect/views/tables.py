@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from torch import Tensor
 from dragoman.classical import Floats, HMMTagger
 from dragoman.inference import Completer, Predictor, ignore_unknown
 from dragoman.inspect.views.ctc import ctc_tables
-from dragoman.inspect.views.figures import INK, RED, chosen, heat
+from dragoman.inspect.views.figures import CELL, GREY, INK, MAX_INCHES, RED, chosen, draw_heat, new_figure, suptitle
 from dragoman.inspect.views.path_table import PathTable, table_data, traced
 from dragoman.inspect.views.subject import Subject
 from dragoman.inspect.views.view import View
@@ -30,7 +32,7 @@ def viterbi_table(chain: LinearChainCRF, emissions: Tensor) -> PathTable:
         best = reached + scores
         columns.append(best)
         back.append(origin.tolist())
-    return traced(columns, back, int((best + chain.last).argmax()))
+    return traced(columns, back, best + chain.last)
 
 
 def hmm_table(transitions: Floats, emissions: Floats) -> PathTable:
@@ -47,13 +49,15 @@ def hmm_table(transitions: Floats, emissions: Floats) -> PathTable:
         origins.append(reached.argmax(0))  # (j, k)
         best = np.concatenate([reached.max(0), np.full((1, tags), -np.inf)]) + scores
         pairs.append(best)
-    before, tag = np.unravel_index(int((best + transitions[:, :tags, tags]).argmax()), best.shape)
+    ended = best + transitions[:, :tags, tags]
+    before, tag = np.unravel_index(int(ended.argmax()), best.shape)
     path = [(int(tag), len(pairs) - 1)]
     for word in range(len(pairs) - 2, -1, -1):
         before, tag = origins[word][before, tag], before
         path.append((int(tag), word))
     back = [[-1] * tags, *(table.argmax(0).tolist() for table in pairs[1:])]
-    return PathTable(torch.from_numpy(np.stack([table.max(0) for table in pairs], 1)), back, path[::-1])
+    scores, end = (torch.from_numpy(part) for part in (np.stack([table.max(0) for table in pairs], 1), ended.max(0)))
+    return PathTable(scores, back, path[::-1], end)
 
 
 @torch.no_grad()
@@ -94,17 +98,42 @@ def tables_view(subject: Subject) -> View | None:
 
 
 def draw_tables(view: View, layer: str | None) -> Any:
+    """A number in every cell, the cells of the path in frames that lines join, and the scores at the end."""
     table = chosen(view.data["tables"], layer)
-    values = table["scores"].clone()
+    values, columns, path = table["scores"].double(), [*table["columns"]], [*table["path"]]
+    if table["end"] is not None:
+        values, columns = torch.cat([values, table["end"].double()[:, None]], 1), [*columns, "end"]
+        path.append((path[-1][0], values.shape[1] - 1))
     finite = values[values.isfinite()]
-    values = values.masked_fill(~values.isfinite(), float(finite.min()))
-    low, high = float(values.min()), float(values.max())
-    drawing, axes = heat((values - low) / max(high - low, 1e-9) * 0.8, table["rows"], table["columns"])
-    if values.numel() <= 600:
-        for row in range(values.shape[0]):
-            for column in range(values.shape[1]):
-                axes.text(column, row, f"{float(values[row, column]):.3g}", ha="center", va="center", fontsize=6)
-    path = np.asarray(table["path"])
-    axes.plot(path[:, 1], path[:, 0], color=RED, marker="o", ms=3, lw=1.5)
-    axes.set_title(f"{table['name']}: {table['about']}", fontsize=10, color=INK)
+    low, high = float(finite.min()), float(finite.max())
+    rows, across = values.shape
+    numbers = values.numel() <= 600
+    width = 1.2 + 0.08 * max(map(len, table["rows"])) + (0.5 if numbers else CELL) * across
+    drawing = new_figure(min(MAX_INCHES, max(4.5, width)), min(MAX_INCHES, 1.8 + 0.34 * rows))
+    axes = drawing.subplots()
+    draw_heat(axes, 0.05 + 0.5 * (values - low) / max(high - low, 1e-9), table["rows"], columns)
+    axes.set_facecolor(GREY)  # of cells that no path reaches
+    for row, column in np.ndindex(rows, across) if numbers else ():
+        text = score_text(float(values[row, column]), 2 if high - low > 0.5 else 4)
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=INK)
+    if numbers and max(map(len, columns)) <= 5:  # cells with numbers have room
+        for label in axes.get_xticklabels():
+            label.set(rotation=0, ha="center", va="baseline", rotation_mode="default")
+    half = 0.44
+    for row, column in path:
+        x, y = (column - half, column + half), (row - half, row + half)
+        axes.plot((x[0], x[1], x[1], x[0], x[0]), (y[0], y[0], y[1], y[1], y[0]), color=RED, lw=1.6)
+    for (row, column), (to_row, to_column) in pairwise(path):  # between the cells, not over their numbers
+        ends = ((column + half, row), (to_column - half, to_row))
+        ends = ends if to_column > column else ((column, row + half), (column, to_row - half))
+        axes.plot(*zip(*ends, strict=True), color=RED, lw=1.6)
+    suptitle(drawing, f"{table['name']}: {table['about']}", 10)
     return drawing
+
+
+def score_text(value: float, digits: int) -> str:
+    """A score; a cell that no path reaches has −∞. Costs of edits are whole."""
+    if math.isinf(value):
+        return "−∞" if value < 0 else "∞"
+    text = f"{value:.{0 if value.is_integer() or abs(value) >= 100 else digits}f}"
+    return text.replace("-", "−")

@@ -215,4 +215,5 @@ def draw_what_if(view: View, layer: str | None) -> Any:
     changes = [change for change in view.data["changes"] if change["kind"] != "token"]
     changes = sorted(changes, key=lambda change: change["difference"])[:30]
     names = [f"without {change['name']}" if change["kind"] != "gate" else change["name"] for change in changes]
-    return bars(names, [change["difference"] for change in changes], view.title, "change of log p of the output")
+    unit = f"change of {view.data['measure']} of the output"
+    return bars(names, [change["difference"] for change in changes], view.title, unit)

@@ -4,6 +4,7 @@ import { el, figure, number, onState, percent, put, readState, select, setState,
 
 const COLUMN = 126;
 const ROW = 30;
+const NUMBERS = [["normalised", "score"], ["score", "Σ log p"]]; // of a branch: the score divides the sum by its length
 const FATES = { kept: "kept", complete: "finished" };
 
 // A server sets this to a function (node, prefix) → promise of a continuation, so that the search itself goes on.
@@ -21,6 +22,7 @@ export function drawBeam(view) {
   const levels = [["finished", "finished outputs"], ["kept", "all kept branches"], ["all", "pruned branches too"]];
   const usual = nodes.length <= 90 ? "all" : nodes.length <= 400 ? "kept" : "finished";
   const level = () => (levels.some(([key]) => key === readState().branches) ? readState().branches : usual);
+  const shownNumber = () => (readState().number === "score" ? "score" : "normalised");
   const zoom = () => whole(readState().zoom, 100, 40, 200);
   const selected = () => byNumber.get(Number.parseInt(readState().node ?? "", 10)) ?? finished[0] ?? nodes[0];
   const visible = (node) => node.number === 0 || level() === "all" || alive.has(node.number) || (level() === "kept" && FATES[node.fate]) || chain(selected(), byNumber).has(node.number);
@@ -29,7 +31,7 @@ export function drawBeam(view) {
   const controls = el("div", { class: "controls" });
   const frame = figure({
     name: "beam", title: "beam search tree",
-    drawing: () => tree(nodes, visible, selected(), byNumber, finished[0], zoom() / 100),
+    drawing: () => tree(nodes, visible, selected(), byNumber, finished[0], zoom() / 100, shownNumber()),
     rows: () => [["node", "parent", "step", "token", "log p", "Σ log p", "score", "fate"], nodes.map((node) => [node.number, node.parent, node.step, shown(node.piece), node.log_probability, node.score, node.normalised, FATES[node.fate] ?? node.fate]), { numeric: [0, 1, 2, 4, 5, 6] }],
     data: () => view.data,
   });
@@ -63,6 +65,7 @@ export function drawBeam(view) {
 
   function update() {
     put(controls, select("show", levels, level(), (value) => setState({ branches: value })),
+      select("numbers", NUMBERS, shownNumber(), (value) => setState({ number: value })),
       el("button", { type: "button", "aria-label": "smaller", onclick: () => setState({ zoom: Math.max(40, zoom() - 20) }) }, "−"),
       el("button", { type: "button", "aria-label": "larger", onclick: () => setState({ zoom: Math.min(200, zoom() + 20) }) }, "+"),
       el("span", { class: "small soft" }, `beam ${beam} · ${nodes.length.toLocaleString("en")} candidates · ${finished.length} finished`));
@@ -97,7 +100,7 @@ function ancestors(nodes, byNumber) {
   return found;
 }
 
-function tree(nodes, visible, selected, byNumber, best, zoom) {
+function tree(nodes, visible, selected, byNumber, best, zoom, key) {
   const children = new Map();
   const hidden = new Map();
   for (const node of nodes) {
@@ -154,7 +157,7 @@ function tree(nodes, visible, selected, byNumber, best, zoom) {
       } },
       svg("rect", { x, y: y - 11, width: COLUMN - 20, height: 22, rx: 6, fill: node.number === selected?.number ? "var(--accent-soft)" : "var(--card)", stroke: done ? "var(--good)" : kept ? "var(--accent)" : "var(--line)", "stroke-width": done ? 2 : 1.2 }),
       svg("text", { x: x + 6, y: y + 1, "dominant-baseline": "central", class: kept ? "" : "axis" }, shortened(done ? "■ end" : node.piece, 7)),
-      svg("text", { x: x + COLUMN - 25, y: y + 1, "text-anchor": "end", "dominant-baseline": "central", class: "axis", style: { "font-size": "10.5px" } }, number(Math.abs(node.normalised) < 0.005 ? 0 : node.normalised, 2)),
+      svg("text", { x: x + COLUMN - 25, y: y + 1, "text-anchor": "end", "dominant-baseline": "central", class: "axis", style: { "font-size": "10.5px" } }, number(Math.abs(node[key]) < 0.005 ? 0 : node[key], 2)),
       svg("title", {}, `${shown(node.piece)}: log p ${number(node.log_probability)}, Σ ${number(node.score)}, score ${number(node.normalised)} · ${kept ?? `pruned: ${node.fate}`}`)));
     if (more) picture.append(svg("text", { x: x + COLUMN - 18, y: y - 7, class: "axis", style: { "font-size": "10px" } }, `+${more}`));
   }

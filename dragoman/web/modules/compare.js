@@ -65,9 +65,11 @@ function drawStory(view, data) {
 
 // A row for each configuration, a column for each task.
 function drawTasks(view) {
-  const { tasks, rows } = view.data;
+  const { tasks, rows, published = [] } = view.data;
+  const glue = Object.keys(published[0]?.scores ?? {});
+  const beside = published.length ? [el("h3", {}, "GLUE as published"), el("p", { class: "small soft" }, "Scores of the test server (Devlin et al. 2019, table 1)."), table(["system", ...glue, "average"], published.map((row) => [row.name, ...glue.map((name) => number(row.scores[name], 1)), number(row.average, 1)]), { numeric: [...glue, 0].map((_, place) => place + 1) })] : [];
   const text = (score) => number(score.mean, 1) + (score.deviation === null ? "" : ` ± ${number(score.deviation, 1)}`);
-  return [table(["system", ...tasks.map((task) => `${task.name} (${task.metric})`), "average"], rows.map((row) => [row.name, ...row.scores.map(text), number(row.average, 1)]), { numeric: [...tasks, 0].map((_, place) => place + 1) })];
+  return [table(["system", ...tasks.map((task) => `${task.name} (${task.metric})`), "average"], rows.map((row) => [row.name, ...row.scores.map(text), number(row.average, 1)]), { numeric: [...tasks, 0].map((_, place) => place + 1) }), ...beside];
 }
 
 // The line through points by least squares: [intercept, slope].

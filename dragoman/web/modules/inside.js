@@ -97,7 +97,20 @@ export function drawInside(view, data) {
   }
   onState(update);
   update();
-  return [controls, el("h3", {}, "Query and key"), product, sum, el("h3", {}, "Scale, mask, softmax"), steps, el("h3", {}, "Values"), context, mixed,
+  // Every step at once: α, h and c = Σ α·h, in full.
+  const every = el("details", {}, el("summary", {}, "All steps: α, h and c = Σ α·h"));
+  every.addEventListener("toggle", () => fill());
+  function fill() {
+    if (!every.open) return;
+    const { layer, one, head } = chosen();
+    const context = tensor(layer.context);
+    const [names, inputs] = [layer.rows.tokens.map(shown), layer.columns.tokens.map(shown)];
+    const size = count(one.value.shape[2]);
+    const grid = (title, first, across, down, row) => [el("h4", {}, title), table([first, ...across], down.map((name, place) => [name, ...Array.from(row(place), (value) => number(value, 4))]), { numeric: across.map((_, place) => place + 1) })];
+    put(every, el("summary", {}, "All steps: α, h and c = Σ α·h"), grid("α: weights", "output", inputs, names, (row) => one.weights.row(head, row)), grid("h: values", "input", size, inputs, (row) => one.value.row(head, row)), grid("c = Σ α·h", "output", size, names, (row) => context.row(head, row)));
+  }
+  onState(fill);
+  return [controls, el("h3", {}, "Query and key"), product, sum, el("h3", {}, "Scale, mask, softmax"), steps, el("h3", {}, "Values"), context, mixed, every,
     leftOut ? el("p", { class: "small soft" }, `The vectors of ${leftOut} more layers are left out, because the text is long.`) : null].filter(Boolean);
 }
 

@@ -10,6 +10,7 @@ import { drawNext } from "./next.js";
 import { drawLabels, drawSurprise } from "./labels.js";
 import { drawMedia } from "./media.js";
 import { drawLayers, drawOrder, drawPositions } from "./model.js";
+import { drawReceptive } from "./receptive.js";
 import { drawTables } from "./tables.js";
 import { drawWhatIf } from "./whatif.js";
 import { drawCtc } from "./ctc.js";
@@ -21,7 +22,7 @@ import { drawLexicon, drawPhrases, drawSeries } from "./classical.js";
 
 const VIEWS = {
   overview: drawOverview, attention: drawAttention, beam: drawBeam, states: drawStates, gradients: drawGradients, next: drawNext, labels: drawLabels,
-  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, equations: drawEquations, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings, training: drawTraining,
+  surprise: drawSurprise, media: drawMedia, positions: drawPositions, receptive: drawReceptive, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, equations: drawEquations, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings, training: drawTraining,
 };
 
 // A view without a drawing of its own, such as that of a plug-in, shows its numbers.

@@ -79,14 +79,15 @@ export function drawPositions(view) {
 // Embedding + position = what the first layer reads, for the first dimensions of each token.
 function addedUp({ added, source }) {
   if (!added) return [];
-  const parts = [["embedding", tensor(added.embedding)], ["position", tensor(added.position)], ["sum", tensor(added.total)]];
+  const parts = Object.entries(added).map(([name, part]) => [name === "total" ? "sum" : name, tensor(part)]);
   const columns = Math.min(32, parts[0][1].shape[1]);
   const top = Math.max(...parts.flatMap(([, one]) => source.tokens.flatMap((_, row) => one.row(row).slice(0, columns).map(Math.abs))), 1e-9);
   const frames = parts.map(([name, one]) => [name, figure({ name: `added-${name}`, title: name,
     drawing: () => heatmap({ rows: source.tokens.length, columns, at: (row, column) => one.at(row, column), rowLabels: source.tokens.map(shown), columnLabels: Array.from({ length: columns }, (_, index) => String(index)), top, signed: true, columnTitle: "dimension", label: name, square: false, cell: Math.max(6, Math.min(12, 260 / columns)) }),
     rows: () => [["token", ...Array.from({ length: columns }, (_, index) => String(index))], source.tokens.map((token, row) => [shown(token), ...one.row(row).slice(0, columns)]), { numeric: Array.from({ length: columns }, (_, index) => index + 1) }], data: () => added })]);
   onState(() => frames.forEach(([, frame]) => frame.draw()));
-  return [el("h3", {}, "Embedding + position"), el("p", { class: "small soft" }, `What the first layer reads: the sum of both, here ${columns} of ${parts[0][1].shape[1]} dimensions. All three have one scale.`), el("div", { class: "columns" }, frames.map(([name, frame]) => el("section", {}, el("h4", {}, name), frame)))];
+  const names = parts.slice(0, -1).map(([name]) => name).join(" + ");
+  return [el("h3", {}, names[0].toUpperCase() + names.slice(1)), el("p", { class: "small soft" }, `What the first layer reads: the sum of these, here ${columns} of ${parts[0][1].shape[1]} dimensions. All have one scale.`), el("div", { class: "columns" }, frames.map(([name, frame]) => el("section", {}, el("h4", {}, name), frame)))];
 }
 
 // Change of the target with the words of the input in another order.
