@@ -44,6 +44,11 @@ def cell_parameters(numbers: Numbers) -> Answer:
     return Answer(count, why)
 
 
+def lines_of_code(numbers: Numbers) -> Answer:
+    part = numbers.view("equations")["parts"][0]
+    return Answer(len(part["code"]), f"{part['title']}, {part['name']}: {'; '.join(part['text'])}.")
+
+
 def embedding_share(numbers: Numbers) -> Answer:
     count, total = parameters_of(numbers, "encoder.embedding"), numbers.view("layers")["total"]
     return Answer(100 * count / total, f"{count:,} of {total:,} parameters.", digits=1)
@@ -72,6 +77,12 @@ def looked_at(numbers: Numbers) -> Answer:
     weights, rows, columns = cross_weights(numbers)
     row = rows.index("dog") if "dog" in rows else len(rows) - 2
     return largest(dict(zip(columns, weights[row].tolist(), strict=True)), f"Weights for “{rows[row]}”:")
+
+
+def largest_weight(numbers: Numbers) -> Answer:
+    weights, rows, columns = cross_weights(numbers)
+    row, column = divmod(int(weights.argmax()), len(columns))
+    return Answer(float(weights[row, column]), f"“{rows[row]}” looks at “{columns[column]}”.", digits=2)
 
 
 def diagonal(numbers: Numbers) -> Answer:
@@ -129,6 +140,14 @@ def path_score(numbers: Numbers) -> Answer:
     return Answer(child["score"], why, digits=2)
 
 
+def best_sum(numbers: Numbers) -> Answer:
+    found = [node for node in numbers.view("beam")["nodes"] if node["fate"] == "complete"]
+    by_sum, by_mean = (max(found, key=lambda node: node[key]) for key in ("score", "normalised"))
+    lengths = ", ".join(f"{node['step']} steps: {node['score']:.2f}" for node in found[:4])
+    same = "the same" if by_sum["number"] == by_mean["number"] else f"one of {by_mean['step']} steps"
+    return Answer(by_sum["step"], f"Sums of finished branches: {lengths}. Normalised scores prefer {same}.")
+
+
 def sharper(numbers: Numbers) -> Answer:
     value = numbers.data["temperature"]
     ways = ("It was too sure, so temperature scaling softens it", "It was not sure enough, so scaling sharpens it")
@@ -180,6 +199,11 @@ RECURRENT = Topic(
             "How many parameters has the first cell of the encoder?", cell_parameters,
         ),
         Figure(
+            "each part as formulas, as plain PyTorch and in numbers",
+            f"inspect runs/rnn {HUND} --view equations -o equations.html",
+            "How many lines of plain PyTorch compute a step of the first cell?", lines_of_code,
+        ),
+        Figure(
             "parameters of every layer, with the product that gives them",
             f"inspect runs/rnn {HUND} --view layers -o layers.html",
             "How many percent of all parameters are in the embedding of the source?", embedding_share,
@@ -214,6 +238,10 @@ ATTENTION_TOPIC = Topic(
             "Which token has the largest weight when the decoder writes “dog”?", looked_at, numbers=ATTENTION,
         ),
         Figure(
+            "α, h and c = Σ α·h of every step, in full", f"inspect runs/rnn {HUND} --view inside -o context.svg",
+            "What is the largest α?", largest_weight, numbers=ATTENTION,
+        ),
+        Figure(
             "alignment by attention (Bahdanau et al. 2015, figure 3)",
             f"attention runs/rnn {HUND} --output alignment.svg",
             "How many output tokens look most at the input token of their own place?", diagonal, numbers=ATTENTION,
@@ -225,12 +253,12 @@ ATTENTION_TOPIC = Topic(
         ),
         Figure(
             "a batch with its padding and mask; accuracy if padding counted",
-            "compare runs/rnn runs/sampled --test test.tsv -o padding.html",
+            "compare runs/rnn runs/sampled --test test.tsv --view padding -o padding.html",
             "How many percent of the target positions are padding, in batches of rows as they come?", padding_share,
         ),
         Figure(
             "exposure bias by position; scheduled sampling beside",
-            "compare runs/rnn runs/sampled --test test.tsv -o exposure.html",
+            "compare runs/rnn runs/sampled --test test.tsv --view exposure -o exposure.html",
             "How many percent of the tokens does rnn get right after right words?", forced_accuracy,
         ),
         Figure(
@@ -260,6 +288,11 @@ SEARCH = Topic(
         Figure(
             "beam search as a tree, with pruned branches", f"inspect runs/rnn {HUND} --view beam -o beam.svg",
             "What is the sum of log-probabilities of the first branch that the beam keeps at step 2?", path_score,
+        ),
+        Figure(
+            "the same with plain sums of log-probabilities",
+            f"inspect runs/rnn {HUND} --view beam --layer sums -o sums.svg",
+            "How many steps has the finished branch with the largest sum?", best_sum,
         ),
         Figure(
             "reliability diagram", "calibrate runs/rnn --plot reliability.svg",

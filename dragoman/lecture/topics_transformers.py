@@ -117,6 +117,11 @@ def candidates(numbers: Numbers) -> Answer:
     return largest(dict(zip(view["pieces"][0], (values / values.sum()).tolist(), strict=True)), "Probabilities:")
 
 
+def added_vectors(numbers: Numbers) -> Answer:
+    parts = [name for name in numbers.view("positions")["added"] if name != "total"]
+    return Answer(len(parts), f"They are: {', '.join(parts)}.")
+
+
 def uniform(numbers: Numbers) -> Answer:
     regions = len(numbers.view("attention")["layers"][0]["columns"]["tokens"])
     return Answer(100 / regions, f"The encoder leaves {regions} regions: 100 % / {regions}.", digits=1)
@@ -241,6 +246,11 @@ PRE_TRAINING = Topic(
         Figure(
             "BERT: candidates for [MASK]", 'inspect runs/masked "the [MASK] dog" --view next -o masks.html',
             "Which token does the model write for [MASK]?", candidates,
+        ),
+        Figure(
+            "token + segment + position, as BERT's first layer reads them",
+            'inspect runs/masked "the [MASK] dog" --view positions --layer sum -o sum.svg',
+            "How many vectors are added for every token?", added_vectors,
         ),
     ),
 )  # fmt: skip
