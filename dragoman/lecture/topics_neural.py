@@ -293,6 +293,7 @@ SEARCH = Topic(
             "the same with plain sums of log-probabilities",
             f"inspect runs/rnn {HUND} --view beam --layer sums -o sums.svg",
             "How many steps has the finished branch with the largest sum?", best_sum,
+            numbers=f"inspect runs/rnn {HUND} --view beam -o NUMBERS.json",
         ),
         Figure(
             "reliability diagram", "calibrate runs/rnn --plot reliability.svg",

@@ -251,6 +251,7 @@ PRE_TRAINING = Topic(
             "token + segment + position, as BERT's first layer reads them",
             'inspect runs/masked "the [MASK] dog" --view positions --layer sum -o sum.svg',
             "How many vectors are added for every token?", added_vectors,
+            numbers='inspect runs/masked "the [MASK] dog" --view positions -o NUMBERS.json',
         ),
     ),
 )  # fmt: skip
