@@ -533,7 +533,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("no links", {"a": ""}, ["score-alignment", "a", "a"], ("nothing to score: found no line in a and a",)),
     ("idle sentences", {}, ["probe", "runs/pairs", "--sentences", "test.tsv", "--probe", "gender"], ("and length",)),
     ("other length", {"a": "x\ny\n", "b": "x\n"}, ["score", "a", "b"], ("b: found 1 lines, expected 2 as in a",)),
-    ("no references", {}, ["score", "pairs.tsv"], ("Missing argument 'REFERENCES...'",)),
+    ("no references", {}, ["score", "pairs.tsv"], ("found no references; expected a file of them",)),
     ("nothing to score", {"a": ""}, ["score", "a", "a"], ("nothing to score: found 0 hypotheses",)),
     ("no such units", {}, ["score", "test.tsv", "test.tsv", "--units", "letters"], ("'letters'", "'phonemes'")),
     # the rest

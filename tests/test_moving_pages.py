@@ -75,7 +75,7 @@ def check_command(words: list[str]) -> None:
     """Parse a command line as the program does; training commands also build the configuration of their settings."""
     command = cli.commands[words[0]]
     context = command.make_context(words[0], words[1:], **cli.context_settings)
-    if not isinstance(command, SettingsCommand):
+    if not isinstance(command, SettingsCommand) and words[0] != "worked":  # its values are of a calculation
         given = [
             word
             for value in context.params.values()

@@ -52,6 +52,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "action": ("list",), "folder": ("RUN",), "file": ("DATA",), "suite": (), "text": ("a word",), "texts": ("a word",),
     "systems": ("RUN", "RUN"), "hypotheses": ("DATA",), "references": ("DATA",), "gold": ("DATA",),
     "hypothesis": ("DATA",), "name": (), "shell": ("bash",), "task": (), "files": ("DATA",),
+    "topic": ("hmm",), "values": (),
 }  # fmt: skip
 OPTIONS: dict[str, tuple[str, ...]] = {"--output": ("NEW",), "--run": ("NEW",), "--to": tuple(EXPORTERS)}
 # What some commands need beside their arguments, to end soon.

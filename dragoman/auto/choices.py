@@ -78,24 +78,14 @@ def finish(choices: Sequence[Choice], overrides: Sequence[str]) -> tuple[Config,
 
 
 def yielding(choices: list[Choice], overrides: Sequence[str], given: Mapping[str, Any]) -> tuple[Config, list[Choice]]:
-    """The configuration, and the choices without those that contradict what the user set.
-
-    Where an error says what else to set, and the user did not set that, it becomes a choice.
-    """
-    kept, theirs = choices, False
-    first: ConfigError | None = None  # of the user's settings, not of what they contradict
+    """The configuration, and the choices without those that contradict what the user set."""
+    kept, first = choices, None
     while True:
         try:
             return build(table_of(kept), overrides), kept
         except ConfigError as error:
-            lines = str(error).split("\n")
-            advised = {choice.place: choice for line in lines for choice in advice_of(line, given)}
-            if not advised.items() <= {choice.place: choice for choice in kept}.items():
-                kept = [*without(kept, *advised), *advised.values()]
-                continue
-            places = [re.split(r":|\[", line)[0] for line in lines]
-            if first is None or not theirs:
-                first, theirs = error, any(lookup(given, place) is not None for place in places)
+            first = first or error
+            places = [re.split(r":|\[", line)[0] for line in str(error).split("\n")]
             faulty = [choice for choice in kept if choice.place and choice.concerns(*places)]
             preset = value_of(kept, "preset")
             if not faulty and preset is not None and any(lookup(preset_table(preset), place) for place in places):
@@ -103,18 +93,6 @@ def yielding(choices: list[Choice], overrides: Sequence[str], given: Mapping[str
             if not faulty or ("preset" in given and faulty[0].place == "preset"):
                 raise first from None
             kept = [choice for choice in kept if choice not in faulty]
-
-
-def advice_of(line: str, given: Mapping[str, Any]) -> Iterator[Choice]:
-    """What an error says to set or to leave out, unless the user set it."""
-    if (found := re.search(r"; set ([\w.]+) = \"([\w-]+)\"", line)) and lookup(given, found[1]) is None:
-        yield Choice(found[1], found[2], f"{found[1]}: {found[2]}, which your settings need")
-    if (found := re.search(r"; leave ([\w.]+) out", line)) and lookup(given, found[1]) is None:
-        yield Choice(found[1])
-    if (found := re.search(r"^data.max_length: .* expected at most (\d+)$", line)) and not lookup(
-        given, "data.max_length"
-    ):
-        yield Choice("data.max_length", int(found[1]), f"length: up to {found[1]} tokens, all that the model reads")
 
 
 def lookup(table: Any, place: str) -> Any:

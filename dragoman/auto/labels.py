@@ -11,13 +11,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, lower_rate, started_settings, up_to
-from dragoman.auto.choices import STEPS, Choice, chosen, finish, yielding
+from dragoman.auto.choices import STEPS, Choice, chosen, finish
 from dragoman.base import ConfigError, WarningLine
 from dragoman.base.config import default_of, fields_of, merge, override
 from dragoman.data import Example, Files, Pairs, too_few, usable_examples
 from dragoman.data.readers import READERS
 from dragoman.data.tokenizers import number_error, series_shape
-from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, preset_table
+from dragoman.models.encoders import DenseEncoderConfig
+from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, build, preset_table
 
 BATCH_TOKENS = 2048
 MOST_LABELS, OFTEN, SELDOM = 200, 50, 2  # labels that are compared, and how often right and misspelt ones occur
@@ -50,11 +51,17 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     default = default_of(fields_of(task.config)["model"]).kind
     other_model = isinstance(model, Mapping) and model.get("kind", default) != default
     theirs = started_settings(given)
+    encoder: Any = model.get("encoder", {}) if isinstance(model, Mapping) else {}
+    encoder, room = {"kind": encoder} if isinstance(encoder, str) else encoder, 0
+    if encoder.get("kind") == DenseEncoderConfig.kind:  # it has a weight for every position
+        room = encoder.get("max_positions", DenseEncoderConfig().max_positions) - 1
 
     def defaults(choice: Automatic) -> dict[str, Any]:
         """The automatic choices, minus those incompatible with the overrides."""
         base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
         table = merge(base, {"tokenizer": choice.table["tokenizer"]} if other_model else choice.table)
+        if room:
+            table = merge(table, {"data": {"max_length": room}})
         return like_started_run(table, theirs) if theirs else table
 
     if preset := given.get("preset"):
@@ -62,7 +69,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         choices = [Automatic(asked, f"preset: {preset}, as asked")]
     else:
         choices = [choice for choice in (task.automatic, task.automatic_series) if choice is not None]
-    trial = first_valid([chosen(defaults(choice)) for choice in choices], overrides, given)  # reports mistakes early
+    trial = first_valid([override(defaults(choice), overrides) for choice in choices])  # reports mistakes early
     profile = profile_labels(task, trial, files)
     choice = choices[0]
     if len(choices) > 1 and task.automatic_series and profile.is_series(task):
@@ -82,7 +89,8 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         f"budget: {steps:,} steps of {BATCH_TOKENS:,} tokens for {profile.count:,} examples; the trainer keeps the "
         f"weights with the best {metric}"
     )
-    config, reasons = finish([Choice("", None, reason), *chosen(table, {STEPS: budget})], overrides)
+    why = {STEPS: budget, "data.max_length": f"length: up to {room} tokens, all that the encoder reads" if room else ""}
+    config, reasons = finish([Choice("", None, reason), *chosen(table, why)], overrides)
     if isinstance(task, Classify) and looks_like_header(profile, files):
         assert profile.first is not None
         label = profile.first.references[0]
@@ -139,14 +147,14 @@ def looks_like_header(profile: LabelProfile, files: Files) -> bool:
     return alone and first.line == 1 and bool(READERS.of(first.path).delimiter)
 
 
-def first_valid(tries: Sequence[list[Choice]], overrides: Sequence[str], given: Mapping[str, Any]) -> Config:
-    """The configuration of the first choices that are valid; if none are, the error of the first."""
+def first_valid(tables: Sequence[Mapping[str, Any]]) -> Config:
+    """The configuration of the first valid table; if none is valid, the error of the first."""
     try:
-        return yielding(tries[0], overrides, given)[0]
+        return build(tables[0])
     except ConfigError:
-        for choices in tries[1:]:
+        for table in tables[1:]:
             with suppress(ConfigError):
-                return yielding(choices, overrides, given)[0]
+                return build(table)
         raise
 
 

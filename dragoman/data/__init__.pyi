@@ -15,7 +15,7 @@ from dragoman.data.collate import PAIR_COLLATOR as PAIR_COLLATOR
 from dragoman.data.collate import Collator as Collator
 from dragoman.data.collate import Lengths as Lengths
 from dragoman.data.collate import batches_by_length as batches_by_length
-from dragoman.data.collate import source_collator as source_collator
+from dragoman.data.collators import source_collator as source_collator
 from dragoman.data.config import MAX_LENGTH_RATIO as MAX_LENGTH_RATIO
 from dragoman.data.config import DataConfig as DataConfig
 from dragoman.data.config import Files as Files

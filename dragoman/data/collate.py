@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.data.batch import Batch, Frames, Numbers, Pictures, Source, Tokens, copies_of, pad_tokens
-from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.rows import NO_TAG, Rows, pad_rows, round_up_lengths
-from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, SPECIALS
-from dragoman.data.tokenizers.numbers import NumberScaler
 
 Lengths = NDArray[np.int32]
 LossTerms = Callable[[Lengths, Lengths], NDArray[Any]]
@@ -205,20 +202,6 @@ class PictureCollator(SourceCollator):
 
     def dummy_row(self, width: int) -> Any:
         return np.zeros((self.height, self.features), np.uint8)
-
-
-def source_collator(reader: SourceReader, apart: bool = False, ends: int = 0) -> SourceCollator:
-    """The collator of what a reader gives; two texts are `apart`, or one row with so many <eos> between, 0: <sep>."""
-    if reader.reads_files:
-        return extractor_of(reader).collator
-    if isinstance(reader, NumberScaler):
-        return SeriesCollator(reader.channels)
-    if apart:
-        assert reader.separator is not None
-        return SeparateTextsCollator(reader.separator)
-    if ends and reader.separator is not None:
-        return ConcatenatedTextsCollator(reader.separator, ends)
-    return TokenCollator()
 
 
 class Collator(NamedTuple):

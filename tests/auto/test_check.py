@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.auto import CheckOptions, estimates
 from dragoman.auto import checking as checking
-from dragoman.auto import estimates
 from dragoman.base.errors import DataError, DragomanError, RunError
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import prepare_corpus
@@ -139,7 +139,7 @@ def test_validation_lines_are_checked_and_may_have_several_references(here: Path
 def checked_lines(config: Config) -> tuple[list[str], DragomanError | None]:
     said: list[str] = []
     try:
-        checking.check(config, said.append)
+        checking.check(config, said.append, CheckOptions(), lambda what, count: None, None)
     except DragomanError as error:
         return said, error
     return said, None

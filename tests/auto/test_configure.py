@@ -766,8 +766,8 @@ def test_a_dense_encoder_reads_as_much_as_it_has_positions(tmp_path: Path, task:
     rows = [(f"{sources} {number}", str(number % 2)) for number in range(40)]
     path = str(write_rows(tmp_path / "rows.tsv", rows))
     built, reasons = configure(path, [f"task={task}", "model.encoder.kind=dense"])
-    assert built.data.max_length == built.model.encoder.max_positions - (task == "classify")  # series have no <eos>
-    assert any(reason.startswith(f"length: up to {built.data.max_length} tokens") for reason in reasons)
+    assert built.data.max_length == built.model.encoder.max_positions - 1
+    assert any(reason.startswith("length: up to 31 tokens") for reason in reasons)
     with pytest.raises(ConfigError, match=r"^data.max_length: found 100"):
         configure(path, [f"task={task}", "model.encoder.kind=dense", "data.max_length=100"])
 

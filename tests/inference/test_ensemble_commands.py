@@ -153,7 +153,7 @@ REFUSES: dict[str, Callable[[Place], CommandResult]] = {
 ELSEWHERE = {"info", "distil", "serve", "complete"}  # tests of their own below
 WITHOUT_RUN = {
     "corrections", "clean", "curve", "qa", "score", "score-alignment", "terms", "import", "new", "presets", "demo",
-    "completion", "vectors",
+    "completion", "vectors", "lecture", "worked",
 }  # fmt: skip
 
 

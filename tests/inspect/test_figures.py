@@ -144,7 +144,7 @@ def test_texts_of_a_figure_fit(name: str, tmp_path: Path) -> None:
 VIEWS_OF = {"attention": "transformer", "beam": "transformer", "next": "transformer", "positions": "transformer",
             "whatif": "transformer", "ctc": "joint", "tables": "joint", "states": "tagger", "gradients": "tagger",
             "labels": "tagger", "surprise": "n-grams", "receptive": "transformer",
-            "inside": "transformer"}  # fmt: skip
+            "inside": "transformer", "equations": "tagger"}  # fmt: skip
 
 
 def test_every_view_with_a_figure_is_drawn() -> None:

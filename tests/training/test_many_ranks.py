@@ -51,7 +51,7 @@ class OneRank(Trainer):
         self.processes: Any = SimpleNamespace(rank=rank, world_size=size)
         self.model = SimpleNamespace(training=True, set_step=lambda step: None)
         self.display: Any = SimpleNamespace(advance=lambda step: None)
-        self._epoch = None
+        self._epoch, self._first_steps, self._started_before = None, [], 0.0
         self.loaded: list[tuple[int, int, list[int]]] = []
         self.train_step: Any = self._record
 
@@ -74,7 +74,7 @@ def job(loader: Loader, ranks: int, accumulate: int, steps: int, state: Training
         for step, index, rows in process.loaded:
             assert (step, index) not in read, "two processes computed the same batch"
             read[step, index] = rows
-        states.append(replace(process.state, seconds=0.0))
+        states.append(replace(process.state, seconds=0.0, starting=0.0))
     assert all(other == states[0] for other in states)
     numbers = sorted({step for step, _ in read})
     return [[read[step, index] for index in range(ranks * accumulate)] for step in numbers], states[0]

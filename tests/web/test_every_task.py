@@ -213,7 +213,7 @@ def test_every_tab_of_a_comparison(browser: Any, pages: Pages, tmp_path: Path) -
     views = compare_runs(runs, test, **chosen, cost=False, say=lambda line: None)
     scores = next(view for view in views if view.kind == "scores").data
     figures = ("attentions", "lengths", "curves", "flows", "cost")  # those that are there are drawn
-    views.insert(0, story_view([(name, "Something changes.", figures) for name in names], scores))
+    views.insert(0, story_view([(name, 2017, "Something changes.", figures) for name in names], scores))
     systems = [System(name, [], {}, {}, tuple(folders)) for name, folders in runs.items()]
     exposure, padding = forcing_views(systems, test, "cpu", lambda line: None)
     assert [one["name"] for one in exposure.data["systems"]] == ["transformer"]

@@ -317,8 +317,7 @@ class TagConfig(NoSearchConfig):
         if model.kind == "hmm":
             yield from self.unused_settings(["train.start_from"], 'has no meaning for model.kind = "hmm"')
         if model.kind == "hmm" and isinstance(source, (NumbersConfig, *MEDIA)):
-            found = f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"'
-            yield f'{found}; set tokenizer.source.kind = "words"'
+            yield f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"'
 
 
 class Tag(LabelTask):
