@@ -105,7 +105,8 @@ def test_questions_are_checked_by_keyboard(browser: Any, page: Path, width: int,
     for name in ("bias", "transformer"):
         shown.locator(f"#tab-{name}").click()
         assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
-        shown.wait_for_function("document.getAnimations().length === 0")  # colours change in a tenth of a second
+        # Colours change in a tenth of a second.
+        shown.evaluate("Promise.all(document.getAnimations().map((one) => one.finished)).then(() => true)")
         least, where, count = shown.evaluate(CONTRAST)
         assert count > 20
         assert least >= 4.5, (name, where)
