@@ -70,7 +70,8 @@ docs: docs-test $(VENV)/.docs
 # The pages: links, names of options, settings and files, and every command that they show. `make test` leaves out the
 # tests marked `page`, which train: there, pages are compared with the outputs that were recorded.
 PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_extending.py \
-	test_decoding_page.py test_tutorials.py test_lectures.py serving/test_repl_and_docs.py)
+	test_decoding_page.py test_tutorials.py test_lectures.py lecture/test_toys.py serving/test_repl_and_docs.py \
+	commands/test_inspect_example.py)
 docs-test: setup
 	$(TESTING) $(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PAGES)
 

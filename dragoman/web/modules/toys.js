@@ -38,7 +38,7 @@ function drawAttention(view) {
       const says = el("div", { class: "readout sum" });
       const frame = figure({
         name: "attention", title: "attention weights",
-        drawing: () => heatmap({ rows: rows.length, columns: columns.length, at: (row, column) => found.weights[row][column], rowLabels: rows, columnLabels: columns, top: 1, marked: marked(), label: "attention weights", cell: 46, write: (row, column) => number(found.weights[row][column], 2),
+        drawing: () => heatmap({ rows: rows.length, columns: columns.length, at: (row, column) => found.weights[row][column], rowLabels: rows, columnLabels: columns, top: 1, marked: marked(), label: "attention weights", cell: 46, write: (row, column) => found.weights[row][column].toFixed(2),
           rowTitle: "query", columnTitle: "key", pick: (row, column) => setState({ row, column }) }),
         rows: () => [["", ...columns], found.weights.map((row, index) => [rows[index], ...row]), { numeric: columns.map((_, index) => index + 1) }],
         data: () => found,
