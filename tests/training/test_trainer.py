@@ -445,13 +445,13 @@ def test_a_slow_first_step_moves_no_schedule(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step takes 0.3 of 0.6 s, as where it compiles kernels; the warm-up of a hundredth is still to come."""
-    times = itertools.chain([0.0, 0.3], itertools.count(0.3, 0.001))
+    times = itertools.chain([0.0, 0.3], itertools.count(0.3, 0.004))
     monkeypatch.setattr("dragoman.training.trainer.time", SimpleNamespace(perf_counter=lambda: next(times)))
     settings = ("train.steps=1000", "train.minutes=0.01", "train.log_every=1", "train.optimizer.warmup=100")
     state = train(configure(*settings, "train.validate_every=100000", "train.save_every=100000"), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     rates = [row["learning_rate"] for row in rows if "loss" in row]
-    assert rates[1] < 0.1 * max(rates), "the second step has the rate of half of the schedule"
+    assert rates[1] < 0.3 * max(rates), "the second step has the rate of half of the schedule"
     assert state.starting == pytest.approx(0.3, abs=0.01)
     assert state.elapsed == pytest.approx(0.6, abs=0.02)
 
