@@ -119,7 +119,7 @@ def test_the_page_shows_the_attention_that_inspect_shows(
         text = page.inner_text(".output").strip()
         page.fill("#source", "ba")  # the view follows what is typed
         playwright.expect(page.locator("details[open] svg").first).to_contain_text("b")
-        page.wait_for_function("document.querySelector('details[open] svg').textContent.includes('c') === false")
+        playwright.expect(page.locator("details[open] svg").first).not_to_contain_text("c")
         page.screenshot(path=str(tmp_path / "attention.png"), full_page=True)
         page.fill("#source", "")
         playwright.expect(summary).to_be_hidden()
