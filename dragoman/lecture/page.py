@@ -18,7 +18,7 @@ PAGE, TOYS = "index.html", "toys.html"
 
 def write_page(folder: Path, drawn: Mapping[str, DrawnFigure], first: str | None) -> Path:
     """Write the page of what is drawn, which opens at the topic `first`, and the toys that it links to."""
-    write_toys(folder / TOYS)
+    write_toys(folder / TOYS, follow_link=False)
     data = {
         "first": first or next(iter(TOPICS)),
         "toys": TOYS,

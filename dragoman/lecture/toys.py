@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from dragoman.base import atomic_write
+from dragoman.base import ConfigError, atomic_write
 from dragoman.base.config import as_table
 from dragoman.lecture.worked_example import Calculation
 from dragoman.lecture.worked_networks import Attention
@@ -29,14 +29,21 @@ TOYS: dict[str, tuple[str, Calculation]] = {
 }
 
 
-def write_toys(path: str | Path, *calculations: Calculation) -> None:
-    """Write the page. It begins with the values of these calculations, and opens at the first of them."""
+def write_toys(path: str | Path, *calculations: Calculation, follow_link: bool = True) -> None:
+    """Write the page. It begins with the values of these calculations, and opens at the first of them.
+
+    `follow_link` is False for a part of a folder that may come from anybody: the page replaces a link there.
+    """
     from dragoman.web import build_page
 
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(
+            f"--page {path}: found {Path(path).suffix or 'no suffix'!r}, expected a file that ends in .html"
+        )
     given = {one.name: with_matrices(one) for one in calculations}
     toys = [toy(name, title, given.get(name, usual)) for name, (title, usual) in TOYS.items()]
     data = {"format": 1, "title": TITLE, "toys": toys, "first": next(iter(given), None)}
-    with atomic_write(path, with_folder=True) as temporary:
+    with atomic_write(path, follow_link, with_folder=True) as temporary:
         temporary.write_text(build_page(TITLE, "toys-page", data), encoding="utf-8", newline="\n")
 
 

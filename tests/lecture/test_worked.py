@@ -16,6 +16,7 @@ import pytest
 
 import dragoman
 from dragoman.base.errors import ConfigError, DataError, DragomanError
+from dragoman.lecture import write_toys
 from dragoman.lecture.worked_numbers import WORKED, worked, worked_names, worked_settings
 from tests.conftest import call
 
@@ -311,6 +312,17 @@ def test_the_command(tmp_path: Any) -> None:
     page = tmp_path / "new" / "toys.html"
     assert call("worked", "beam", "width=3", "--page", page).code == 0
     assert "<title>Toys" in page.read_text()
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    for words in (("worked", "--page", notes), ("worked", "beam", "--page", notes)):
+        told = call(*words)
+        assert (told.code, told.err.count("\n"), notes.read_text()) == (2, 1, "mine"), told.err
+        assert "expected a file that ends in .html" in told.err
+    link = tmp_path / "link.html"
+    link.symlink_to(notes)
+    write_toys(link, follow_link=False)
+    assert notes.read_text() == "mine"
+    assert not link.is_symlink()
     refused = call("worked", "gates", "--page", tmp_path / "x.html")
     known = "attention, viterbi, beam, ctc, ctc-frames, edit-distance, bleu"
     assert (refused.code, refused.err) == (2, f"dragoman: --page: the page has no gates; it has {known}\n")

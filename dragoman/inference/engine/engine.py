@@ -142,7 +142,7 @@ class Engine:
         for rows, texts, results in waiting:
             hypotheses = results([limits[row] for row in rows])
             check_interrupted()
-            # The callback of a greedy search takes Python's lock for every token, which makes it half as fast.
+            # Scored afterwards: a callback of the greedy search would take Python's lock for every token.
             if how.scores or (decode == self._beam and how.config.stop != "complete"):
                 hypotheses = [row and row[: how.n_best] for row in self._scored(texts, hypotheses, how.config)]
             yield from zip(rows, hypotheses, strict=True)

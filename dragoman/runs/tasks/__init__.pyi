@@ -12,7 +12,6 @@ from dragoman.runs.tasks.config import preset_listing as preset_listing
 from dragoman.runs.tasks.config import preset_notes as preset_notes
 from dragoman.runs.tasks.config import preset_page as preset_page
 from dragoman.runs.tasks.config import preset_table as preset_table
-from dragoman.runs.tasks.config import preset_text as preset_text
 from dragoman.runs.tasks.config import started_folder as started_folder
 from dragoman.runs.tasks.config import with_absolute_paths as with_absolute_paths
 from dragoman.runs.tasks.labels import Classify as Classify
