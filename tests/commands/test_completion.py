@@ -18,6 +18,7 @@ from dragoman.cli import cli
 from dragoman.commands import completion
 from dragoman.commands.completion import LineComplete, preset_names
 from dragoman.runs.tasks.config import preset_names as all_presets
+from tests.clock import check_time
 from tests.conftest import call
 
 
@@ -97,7 +98,7 @@ def test_an_answer_needs_no_heavy_package_and_is_quick(folder: Path, tmp_path: P
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert "train.steps=\tmaximum number of optimiser steps\n" in done.stdout
-    assert min(spent) < 0.3, spent  # of a processor: other work on the machine does not count
+    check_time(min(spent), 0.3)
     wrong = environment | {"DRAGOMAN_COMPLETE": "dragoman nonsense "}
     done = subprocess.run([sys.executable, "-m", "dragoman"], env=wrong, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
