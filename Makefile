@@ -48,8 +48,12 @@ types: setup
 # The modules that they compile are kept, even where the environment forbids it: else every process compiles all tests.
 TESTING = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
+# What failed beside others runs once more alone, and fails the build if it fails again: shared machines stop processes for
+# seconds. Both runs are shown.
+AGAIN = --last-failed --last-failed-no-failures none -n 0 -x
 tests: setup
-	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not page'
+	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not page' || { test $$? = 1 && \
+		$(TESTING) $(BIN)/python -m pytest $(AGAIN) -m 'not slow and not page'; }
 
 # Between two edits: lint, types, and tests that take seconds and train, predict and evaluate once, in under two minutes.
 QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py base/config data models/layers models/kernels inspect runs/test_folder.py \
@@ -73,7 +77,8 @@ PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_r
 	test_decoding_page.py test_tutorials.py test_lectures.py lecture/test_toys.py serving/test_repl_and_docs.py \
 	commands/test_inspect_example.py)
 docs-test: setup
-	$(TESTING) $(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PAGES)
+	$(TESTING) $(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PAGES) || { test $$? = 1 && \
+		$(TESTING) $(BIN)/python -m pytest $(AGAIN) -m 'not slow' $(PAGES); }
 
 # Writes the owner of the repository into every address, once: make owner OWNER=NAME
 owner:
