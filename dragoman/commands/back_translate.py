@@ -16,7 +16,7 @@ SCHEMA = Schema(
     DecodingSettings,
     places=(
         "search.beam", "search.length_penalty", "search.max_length", "batch_size", "tag", "ensemble.runs",
-        "ensemble.average", "engine", "precision",
+        "ensemble.average", "ensemble.weights", "engine", "precision",
     ),
 )  # fmt: skip
 

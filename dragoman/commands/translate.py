@@ -17,7 +17,8 @@ SCHEMA = Schema(
     DecodingSettings,
     places=(
         "search.beam", "search.length_penalty", "batch_size", "tag", "min_confidence", "memory", "split_long",
-        "constraints.terminology", "constraints.forbid", "ensemble.runs", "ensemble.average", "engine", "precision",
+        "constraints.terminology", "constraints.forbid", "ensemble.runs", "ensemble.average",
+        "ensemble.weights", "engine", "precision",
     ),
 )  # fmt: skip
 

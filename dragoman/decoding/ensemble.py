@@ -17,17 +17,24 @@ from dragoman.models import Decodes, Likelihood, Model, State, TokenScores, deco
 from dragoman.models.heads import teacher_inputs
 
 
-def mean_probability(each: Tensor) -> Tensor:
+def mean_probability(each: Tensor, weights: Sequence[float]) -> Tensor:
     """Log of the mean probability, each (M, …, V): a token that any member finds likely stays possible."""
-    return each.logsumexp(0) - math.log(len(each))
+    if not weights:
+        return each.logsumexp(0) - math.log(len(each))
+    return (each + column(weights, each).log()).logsumexp(0)
 
 
-def mean_log(each: Tensor) -> Tensor:
+def mean_log(each: Tensor, weights: Sequence[float]) -> Tensor:
     """Mean log-probability, normalised again: a token that any member finds unlikely is ruled out."""
-    return each.mean(0).log_softmax(-1)
+    mean = each.mean(0) if not weights else (each * column(weights, each)).nan_to_num(nan=0.0).sum(0)
+    return mean.log_softmax(-1)
 
 
-AVERAGES: dict[str, Callable[[Tensor], Tensor]] = {"probability": mean_probability, "log": mean_log}
+def column(weights: Sequence[float], each: Tensor) -> Tensor:
+    return torch.tensor(weights, dtype=each.dtype, device=each.device).view(-1, *[1] * (each.dim() - 1))
+
+
+AVERAGES: dict[str, Callable[[Tensor, Sequence[float]], Tensor]] = {"probability": mean_probability, "log": mean_log}
 
 
 def joint_state(states: Sequence[State]) -> State:
@@ -43,7 +50,10 @@ class Ensemble:
     likelihood: Likelihood = "tokens"
     decodes: Decodes = "stepwise"
 
-    def __init__(self, models: Sequence[Model], average: Average = DEFAULT_AVERAGE) -> None:
+    def __init__(
+        self, models: Sequence[Model], average: Average = DEFAULT_AVERAGE, weights: Sequence[float] = ()
+    ) -> None:
+        """`weights` sum to 1; none: equal ones."""
         if average not in AVERAGES:
             raise ConfigError(f"average: found {average!r}. {hint(average, AVERAGES)}")
         if not models:
@@ -51,7 +61,7 @@ class Ensemble:
         if any(decodes(model) == "parallel" for model in models):
             raise ConfigError("an ensemble needs models that write token by token; one of these writes all at once")
         self.models = tuple(models)
-        self.average = AVERAGES[average]
+        self.average, self.weights = AVERAGES[average], tuple(weights)
 
     @property
     def max_positions(self) -> int | None:
@@ -72,7 +82,8 @@ class Ensemble:
         outputs, states = zip(*results, strict=True)
         # Where some members copy unknown words and others cannot, none does: their scores are −∞.
         vocabulary = min(output.shape[-1] for output in outputs)
-        return self.average(torch.stack([output[..., :vocabulary] for output in outputs])), joint_state(states)
+        each = torch.stack([output[..., :vocabulary] for output in outputs])
+        return self.average(each, self.weights), joint_state(states)
 
     def parameters(self) -> Iterator[Tensor]:
         return (parameter for model in self.models for parameter in model.parameters())  # type: ignore[attr-defined]

@@ -188,12 +188,16 @@ class DecodingOptions:
     )
 
     ensemble: Sequence[RunLike] = option(
-        (), "further runs of any architecture with the same vocabularies, to average with",
+        (), "further runs of any kind that write the output together with this one",
         Words("ensemble.runs", tuple[str, ...], ()),
     )  # fmt: skip
     average: Average = option(
         DEFAULT_AVERAGE, "what an ensemble averages: probabilities, or their logarithms",
         Words("ensemble.average", Average, DEFAULT_AVERAGE),
+    )  # fmt: skip
+    weights: tuple[float, ...] = option(
+        (), "of the members of an ensemble, the run's own first; none: equal ones, or those that a search learned",
+        Words("ensemble.weights", tuple[float, ...], ()),
     )  # fmt: skip
     rerank: RerankModel | Sequence[RerankModel] = option(
         (), "runs that rerank outputs", Words("rerank", RerankSettings, RerankSettings(), RerankModel.all_of)
@@ -231,9 +235,14 @@ class DecodingOptions:
         for name, limits in LIMITS.items():
             if (value := getattr(self, name)) is not None and not limits.holds(value):
                 raise ConfigError(f"{name}: found {value}, expected {limits.words}")
-        for name in ("rerank", "ensemble"):
+        for name in ("rerank", "ensemble", "weights"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
+        if self.weights and not (all(0 <= weight < math.inf for weight in self.weights) and any(self.weights)):
+            raise ConfigError(
+                f"ensemble.weights: found {', '.join(map(str, self.weights))}, expected finite numbers of at least 0, "
+                "not all 0"
+            )
 
     def search_config(self, run: SearchConfig) -> SearchConfig:
         """The search settings of this call: those of a run, changed where an option is not None.

@@ -8,6 +8,8 @@ from dragoman.inference.checks import Finding as Finding
 from dragoman.inference.checks import LengthRatios as LengthRatios
 from dragoman.inference.checks import check_translation as check_translation
 from dragoman.inference.checks import checker as checker
+from dragoman.inference.committee import learned_weights as learned_weights
+from dragoman.inference.committee import reference_votes as reference_votes
 from dragoman.inference.completer import Completed as Completed
 from dragoman.inference.completer import Completer as Completer
 from dragoman.inference.completion import CompletionOptions as CompletionOptions

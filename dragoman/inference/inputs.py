@@ -115,6 +115,7 @@ class DecodingKeywords(TypedDict, total=False):
     rerank: RerankModel | Sequence[RerankModel]
     ensemble: Sequence[str | Path | LoadedRun]
     average: Average
+    weights: tuple[float, ...]
     prefix: str | Sequence[str | None] | None
     forbid: Phrases
     require: Phrases

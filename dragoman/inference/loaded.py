@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from dragoman.decoding.constraints import ConstraintCompiler
 from dragoman.inference.long_inputs import LengthLimits
 from dragoman.inference.prediction import Picture
 from dragoman.inference.unseen import UnseenText
-from dragoman.models import Likelihood, ModelTraits
+from dragoman.models import EncoderDecoderConfig, Likelihood, ModelTraits
 from dragoman.runs import Run
 
 if TYPE_CHECKING:
@@ -76,15 +77,15 @@ class LoadedRun:
     @property
     def size(self) -> str:
         """How large the model is: its parameters, or the numbers that a fitted one stores."""
-        if isinstance(self.model, FittedModel):
-            return self.model.size
+        if isinstance(self.scorer, FittedModel):
+            return self.scorer.size
         members = f" in {len(self.members)} models" if len(self.members) > 1 else ""
         return f"{self.parameters:,} parameters{members}"
 
     @property
     def parameters(self) -> int:
         """The number of parameters, of all members together."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
+        return sum(parameter.numel() for parameter in self.scorer.parameters())
 
     @property
     def extractor(self) -> FeatureExtractor:
@@ -156,10 +157,12 @@ class Seq2SeqRun(LoadedRun):
 
     searches = True
 
-    def __init__(self, run: Run, device: str = "auto", precision: str = "float32", *, late: bool = False) -> None:
+    def __init__(
+        self, run: Run, device: str = "auto", precision: str = "float32", *, late: bool = False, alone: bool = False
+    ) -> None:
         """Precision "bfloat16" halves the weights on a GPU; any other leaves them in float32.
 
-        With `late` the model is opened when somebody first asks for it.
+        With `late` the model is opened when somebody first asks for it; `alone` is the run's own model of an ensemble.
         """
         if run.task.is_language_model:
             raise RunError(f"{run.folder}: this run is a language model; use `dragoman complete`")
@@ -170,13 +173,12 @@ class Seq2SeqRun(LoadedRun):
             )
         super().__init__(run, device)
         self.half = precision == "bfloat16"
-        self.members = (run, *run.other_members)
-        for other in self.members[1:]:
-            check_same_vocabularies(run, other, "an ensemble")
+        self.members = (run,) if alone else (run, *run.other_members)
         if not late:
             _ = self.model
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        codecs = [member.task.example_format(member.config).codec(*tokenizers) for member in self.members]
+        averaged = self.members if are_averaged(self.members) else (run,)
+        codecs = [member.task.example_format(member.config).codec(*tokenizers) for member in averaged]
         self.codec = shared_codec(codecs, tokenizers)
         self.unseen = UnseenText(run, self.source_tokenizer, copies=self.codec.copies)
         # target tokens for one source token, in training
@@ -188,7 +190,11 @@ class Seq2SeqRun(LoadedRun):
 
     @cached_property
     def model(self) -> Any:
-        return self.models[0] if len(self.models) == 1 else average_models(self.models)
+        if not are_averaged(self.members):
+            self.run.check_single("its members have no common vocabulary")
+        if len(self.models) == 1:
+            return self.models[0]
+        return average_models(self.models, weights=shares(self.run, DecodingOptions()))
 
     @cached_property
     def collator(self) -> Collator:
@@ -226,13 +232,31 @@ def load_seq2seq(run: str | Path | Seq2SeqRun, device: str = "auto", precision: 
     return run if isinstance(run, Seq2SeqRun) else Seq2SeqRun(Run(run), device, precision)
 
 
-def average_models(models: Sequence[Any], average: Average = DEFAULT_AVERAGE) -> Ensemble:
+def are_averaged(members: Sequence[Run]) -> bool:
+    """Whether models can be averaged token by token: they write so, and their token ids mean the same."""
+    if len(members) == 1:
+        return True
+    if not all(isinstance(run.config.model, EncoderDecoderConfig) for run in members):
+        return False
+    prints = {tuple(tokenizer.fingerprint() for tokenizer in run.tokenizers()) for run in members}
+    return len(prints) == 1
+
+
+def shares(run: Run, options: DecodingOptions) -> tuple[float, ...]:
+    """The weights of the members, which sum to 1: those of the call, else those of the run folder; none: equal ones."""
+    weights = options.weights or (() if options.ensemble else run.member_weights)
+    return tuple(weight / math.fsum(weights) for weight in weights)
+
+
+def average_models(
+    models: Sequence[Any], average: Average = DEFAULT_AVERAGE, weights: Sequence[float] = ()
+) -> Ensemble:
     """The ensemble of several models, which must have gradients."""
     if any(isinstance(model, FittedModel) for model in models):
         raise ConfigError("an ensemble averages neural models; found one without a neural network")
     from dragoman.decoding import Ensemble
 
-    return Ensemble(models, average)
+    return Ensemble(models, average, weights)
 
 
 def shared_codec(codecs: Sequence[PairCodec], tokenizers: tuple[SourceReader, Tokenizer]) -> PairCodec:
@@ -273,19 +297,34 @@ class Backend:
         return self.model if known is None else known
 
 
-def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
-    """The backend of a run; with `options.ensemble` the models of all runs are averaged token by token."""
+def open_backend(
+    first: Seq2SeqRun, options: DecodingOptions, committee: Callable[[Sequence[Run]], ModelTraits]
+) -> Backend:
+    """The backend of a run; with `options.ensemble` the models of all runs are averaged token by token.
+
+    `committee` opens those that cannot be averaged so.
+    """
     tokenizers = (first.source_tokenizer, first.target_tokenizer)
+    opened = [run if isinstance(run, Seq2SeqRun) else Seq2SeqRun(Run(run), late=True) for run in options.ensemble]
+    members = [member for run in (first, *opened) for member in run.members]
+    several = len(members) > 1
+    for name, given, usual in (("average", options.average, DEFAULT_AVERAGE), ("weights", options.weights, ())):
+        if given != usual and not several:
+            shown = given if isinstance(given, str) else ", ".join(map(str, given))
+            raise ConfigError(f"ensemble.{name}: found {shown} for a single run, expected ensemble.runs with it")
+    if options.weights and len(options.weights) != len(members):
+        raise ConfigError(
+            f"ensemble.weights: found {len(options.weights)}, expected one for each of {len(members)} members"
+        )
+    if several and not are_averaged(members):
+        voting = committee(members)
+        return Backend(lambda: voting, first.length_ratio, None, first.codec, own=False)
     if first.half != (options.precision == "bfloat16"):
         first = Seq2SeqRun(first.run, str(first.device), options.precision)
     runs = [first, *(load_seq2seq(run, str(first.device), options.precision) for run in options.ensemble)]
-    for other in runs[1:]:
-        check_same_vocabularies(first.run, other.run, "an ensemble")
-    several = len(runs) > 1 or len(first.members) > 1
-    if options.average != DEFAULT_AVERAGE and not several:
-        raise ConfigError(f"ensemble.average: found {options.average} for a single run, expected ensemble.runs with it")
-    own = len(runs) == 1 and (not several or options.average == DEFAULT_AVERAGE)
-    averaged = None if own else average_models([model for run in runs for model in run.models], options.average)
+    own = len(runs) == 1 and (not several or (options.average == DEFAULT_AVERAGE and not options.weights))
+    models = [] if own else [model for run in runs for model in run.models]
+    averaged = None if own else average_models(models, options.average, shares(first.run, options))
 
     def open_model() -> Any:
         return first.model if averaged is None else averaged

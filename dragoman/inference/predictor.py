@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from dragoman.base import ConfigError, DataError, DragomanError, RunError
 from dragoman.data import Example, TranslationMemory
 from dragoman.data.tokenizers import Context, check_tag, ensure_tag, join_context
-from dragoman.decoding import DecodingOptions, Method, SearchConfig, replace_from_keywords
+from dragoman.decoding import DEFAULT_AVERAGE, DecodingOptions, Method, SearchConfig, replace_from_keywords
 from dragoman.decoding.constraints import (
     ConstrainedInput,
     Terminology,
 )
 from dragoman.inference.align.alignments import AlignOptions, ForcedAlignment, WordAlignment
+from dragoman.inference.committee import Committee, check_members
 from dragoman.inference.confidence import SavedCalibration, load_calibration
 from dragoman.inference.evaluation import (
     Evaluation,
@@ -41,7 +42,7 @@ from dragoman.inference.inputs import (
     constrained_inputs,
     tagged_sources,
 )
-from dragoman.inference.loaded import Backend, LoadedRun, Seq2SeqRun, open_backend
+from dragoman.inference.loaded import Backend, LoadedRun, Seq2SeqRun, open_backend, shares
 from dragoman.inference.long_inputs import (
     OnWarning,
 )
@@ -75,10 +76,12 @@ class Predictor(Seq2SeqRun):
     `run.predict(texts, beam=8)`.
     """
 
-    def __init__(self, run: Run, device: str = "auto", options: DecodingOptions | None = None) -> None:
+    def __init__(
+        self, run: Run, device: str = "auto", options: DecodingOptions | None = None, *, alone: bool = False
+    ) -> None:
         self.defaults = options = options or DecodingOptions()
         device = "cpu" if device == "auto" and options.engine == "ctranslate2" else device
-        super().__init__(run, device, options.precision, late=True)
+        super().__init__(run, device, options.precision, late=True, alone=alone)
         self._opened: dict[Hashable, Any] = {}  # backends, methods and rerankers, by the options that name them
         self.calibration: SavedCalibration | None = None
         self.read_calibration()
@@ -109,8 +112,16 @@ class Predictor(Seq2SeqRun):
         return opened
 
     def backend(self, options: DecodingOptions) -> Backend:
-        key = ("backend", options.engine, options.precision, options.ensemble, options.average)
-        return self._once(key, lambda: open_backend(self, options))
+        key = ("backend", options.engine, options.precision, options.ensemble, options.average, options.weights)
+        return self._once(key, lambda: open_backend(self, options, lambda runs: self._committee(runs, options)))
+
+    def _committee(self, runs: Sequence[Run], options: DecodingOptions) -> Committee:
+        """The runs as members that vote, each with its own search."""
+        own = replace(options, ensemble=(), weights=(), average=DEFAULT_AVERAGE)
+        members = [Predictor(member, self._device, own, alone=True) for member in runs]
+        check_members(members[0], members[1:])
+        weights = shares(self.run, options) or (1 / len(runs),) * len(runs)
+        return Committee(tuple(members), weights, options.average)
 
     def method(self, options: DecodingOptions) -> Method | None:
         """The decoding method of some options with its files and runs open; None: greedy or beam search."""
@@ -119,7 +130,8 @@ class Predictor(Seq2SeqRun):
         model = self.backend(options).model
         if not method.names_files:  # opens nothing: not worth remembering
             return method.open(self, model)
-        return self._once(("method", method, options.ensemble, options.average), lambda: method.open(self, model))
+        key = ("method", method, options.ensemble, options.average, options.weights)
+        return self._once(key, lambda: method.open(self, model))
 
     def memory(self, memory: str | Path | TranslationMemory) -> TranslationMemory:
         """An open translation memory; a file is read once."""
@@ -216,6 +228,8 @@ class Predictor(Seq2SeqRun):
                 f"split_long: {self.run.folder} stores no length to split at, expected a run that translates sentences"
             )
         work = SearchWork(reader, options, config, backend, reranker, calibration, traced)
+        if isinstance(backend.traits, Committee):
+            backend.traits.check(options, traced)
         work.can_use_engine()  # where the engine is required and cannot, an error comes before any work
         return work
 

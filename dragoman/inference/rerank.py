@@ -14,11 +14,10 @@ from dragoman.inference.loaded import Seq2SeqRun
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.target_scores import QUIET, score_pairs
-from dragoman.inference.training_data import similarity, training_texts
+from dragoman.inference.training_data import DIRECTION_MARGIN, similarity, training_texts
 from dragoman.runs import Run
 
 MIN_SIMILARITY = 0.35  # of texts in one language, see `similarity`
-DIRECTION_MARGIN = 0.1  # by which a run must be more similar in one direction than in the other
 
 
 class Reranker:

@@ -18,6 +18,7 @@ from dragoman.decoding.constraints import (
     Terminology,
     add_terms,
 )
+from dragoman.inference.committee import Committee
 from dragoman.inference.confidence import SavedCalibration, log_probability
 from dragoman.inference.inputs import Nodes, Warn, common_constraints
 from dragoman.inference.loaded import Backend, Seq2SeqRun
@@ -153,6 +154,22 @@ class SearchWork(Work[Prediction]):
         return Restoring(self, search).outputs(rows, predictions)
 
     def _searched(self, rows: Sequence[Row], done: Done) -> list[Prediction]:
+        model = self.backend.traits
+        predictions = self._voted(model, rows, done) if isinstance(model, Committee) else self._found(rows, done)
+        if self.reranker is None:
+            return predictions
+        sources = [split_tag(row.text, self.run.tags)[1] for row in rows]
+        return self.reranker.ranked(sources, predictions, self.options.n_best)
+
+    def _voted(self, committee: Committee, rows: Sequence[Row], done: Done) -> list[Prediction]:
+        items, predictions = [row.item._replace(text=self.in_context(row)) for row in rows], []
+        found = committee.predictions(items, self.options, self.n_best, self.config.beam)
+        for row, prediction in zip(rows, found, strict=True):
+            predictions.append(prediction)
+            done(row)
+        return predictions
+
+    def _found(self, rows: Sequence[Row], done: Done) -> list[Prediction]:
         automata = self._automata(rows)
         hypotheses: list[list[Hypothesis]] = [[] for _ in rows]
         every = list(range(len(rows)))
@@ -163,11 +180,7 @@ class SearchWork(Work[Prediction]):
             for number, best in self._decode(*own):
                 hypotheses[indices[number]] = best
                 done(rows[indices[number]])
-        predictions = self._predictions(rows, hypotheses)
-        if self.reranker is None:
-            return predictions
-        sources = [split_tag(row.text, self.run.tags)[1] for row in rows]
-        return self.reranker.ranked(sources, predictions, self.options.n_best)
+        return self._predictions(rows, hypotheses)
 
     def _automata(self, rows: Sequence[Row]) -> Automata:
         """The constraints of each row as an automaton over tokens; None: it has none."""

@@ -20,6 +20,7 @@ ENGLISH_WORDS = frozenset(
     ("the", "of", "and", "that", "with", "this", "are", "you", "his", "her", "they", "have", "from", "there", "which")
 )
 ENGLISH_SHARE = 0.04
+DIRECTION_MARGIN = 0.1  # by which a run must be more similar in one direction than in the other
 SENTENCE_WORDS = 3.0  # mean number of words from which texts count as sentences
 SENTENCE_CHARACTERS = 6.0  # the same in scripts without spaces
 # Thai, Lao, Myanmar, Khmer; kana, Chinese characters.

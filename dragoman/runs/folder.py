@@ -113,6 +113,16 @@ class Run:
         """The runs inside this one that are averaged with its own model; none for an ordinary run."""
         return [Run(folder) for folder in member_folders(self.folder)]
 
+    @property
+    def member_weights(self) -> tuple[float, ...]:
+        """The weights of the votes of all members, its own first; none: equal ones."""
+        path = self.folder / MEMBERS_FILE
+        weights = table_in(path).get("weights") or []
+        proper = isinstance(weights, list) and all(type(weight) is float and 0 <= weight <= 1 for weight in weights)
+        if not proper or (weights and len(weights) != 1 + len(self.other_members)):
+            raise RunError(f"{path}: found the weights {weights}, expected one from 0 to 1 for each member")
+        return tuple(weights)
+
     def check_single(self, purpose: str = "") -> None:
         """Raise RunError if this run is an ensemble; `purpose` says what needs one model."""
         if others := member_folders(self.folder):
@@ -193,9 +203,12 @@ class Run:
         return read_rows(self.folder / "metrics.jsonl")
 
 
-def write_members(folder: Path, members: Sequence[str]) -> None:
-    """Make a run folder an ensemble: its own model and those of these run folders inside it."""
-    write_text(folder / MEMBERS_FILE, json.dumps({"members": list(members)}))
+def write_members(folder: Path, members: Sequence[str], weights: Sequence[float] = ()) -> None:
+    """Make a run folder an ensemble: its own model and those of these run folders inside it.
+
+    `weights` are those of the votes of all, its own first; none: equal ones.
+    """
+    write_text(folder / MEMBERS_FILE, json.dumps({"members": list(members), "weights": list(weights)}))
 
 
 def member_folders(folder: Path) -> tuple[Path, ...]:

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.options import SearchOptions
-from dragoman.auto.search.members import ensemble_score, helpful_members
+from dragoman.auto.search.members import Judge, Outputs, choose_members
 from dragoman.auto.search.run import (
     Search,
 )
@@ -175,63 +175,89 @@ def test_the_winner_is_the_run_itself(searched: Path) -> None:
     state = load_search(run)
     assert state.done
     assert state.folds == 1
-    assert state.members == ["wu-2019"]  # of two, since both together are no better
+    assert sorted(state.members) == ["makarov-2020", "wu-2019"]  # one of each family
     table = (run / "leaderboard.md").read_text(encoding="utf-8")
     assert all(trial.name in table for trial in state.trials)
     said = call("info", run, "--depth", "1")
     assert said.code == 0, said.err
     assert "| rank | configuration |" in said.out
-    resumed = call("train", run, "train.steps=7", "--quiet")
+    assert "found an ensemble of 2 models" in call("train", run, "train.steps=7").err
+    resumed = call("train", run / "trials" / state.members[1], "train.steps=7", "--quiet")
     assert resumed.code == 0, resumed.err
     assert (
         call("train", searched / "pairs.tsv", "--trials", "2", "--run", run, "--quiet").code == 0
     )  # finished: no change
 
 
-def test_an_ensemble_is_scored_on_the_validation_inputs_and_dropped_where_it_is_no_better(searched: Path) -> None:
-    """The scores that decide are those of `evaluate`, whose ensemble is named member by member."""
+def test_an_ensemble_has_all_members_and_says_what_each_costs(searched: Path) -> None:
+    """The scores are those of `evaluate`, whose ensemble is named member by member."""
     run = searched / "run"
     state = load_search(run)
-    members = [run / "trials" / name for name in ("wu-2019", "wu-2019-seed1")]
+    names = state.members
+    members = [run / "trials" / name for name in names]
     rows = [line.split("\t") for line in (searched / "valid.tsv").read_text(encoding="utf-8").splitlines()[:10]]
-    expected = [
-        load_predictor(folders, "cpu").evaluate([(source, target) for source, target in rows], beam=1)["cer"]
-        for folders in (members, members[:1])
-    ]
-    score = ensemble_score(members[0], "cer")
-    assert [score(folders) for folders in (members, members[:1])] == [-value for value in expected]
-    assert expected[0] >= expected[1]
-    assert not member_folders(run)
+    judge = Judge.of(members[0], "cer")
+    for folders in (members, members[:1]):
+        expected = load_predictor(folders, "cpu").evaluate([(source, target) for source, target in rows])["cer"]
+        assert judge.outputs(folders).score == -expected
+    assert len(member_folders(run)) == 1
+    assert len(state.members) == 2
     for text in (state.note, (run / "leaderboard.md").read_text(encoding="utf-8"), call("info", run).out):
-        assert f"no ensemble is better than wu-2019 alone (cer: wu-2019 {100 * expected[1]:.2f} %, " in text
+        assert "ensemble of 2 models: cer " in text
+        assert all(name in text for name in names)
 
 
 @pytest.mark.parametrize(
-    ("gains", "kept", "told"),
+    ("worse", "most", "kept", "told"),
     [
-        ({"b": 5.0, "c": 1.0}, "abc", "ensemble of 3 models: chrf 66.00; alone: a 60.00, b 59.00, c 50.00"),
-        (
-            {"b": 5.0, "c": -1.0},
-            "ab",
-            "ensemble of 2 models: chrf 65.00; alone: a 60.00, b 59.00, c 50.00; without c,",
-        ),
-        ({"b": 0.0, "c": -1.0}, "a", "no ensemble is better than a alone (chrf: a 60.00, b 59.00, c 50.00)"),
+        ((), 3, "abd", "ensemble of 3 models: chrf 90.00; alone: a 60.00, b 59.00, c 58.00, d 20.00"),
+        ((), 2, "ad", "ensemble of 2 models: chrf 90.00; alone: a 60.00, b 59.00, c 58.00, d 20.00"),
+        (("abd",), 3, "ab", "ensemble of 2 models: chrf 90.00"),
+        (("abd", "ab"), 3, "a", "every ensemble is worse than a alone (chrf: a 60.00, b 59.00"),
     ],
 )
-def test_an_ensemble_keeps_the_members_that_help(gains: dict[str, float], kept: str, told: str) -> None:
-    alone = {"a": 60.0, "b": 59.0, "c": 50.0}
+def test_an_ensemble_has_all_members_unless_they_are_worse_together(
+    worse: tuple[str, ...], most: int, kept: str, told: str
+) -> None:
+    """Of each family one; then the best others."""
+    alone = {"a": 60.0, "b": 59.0, "c": 58.0, "d": 20.0}
 
-    def score(members: Sequence[Path]) -> float:
-        names = [member.name for member in members]
-        return alone[names[0]] + sum(gains[name] for name in names[1:])
+    class Fake(Judge):
+        def outputs(self, folders: Sequence[Path], weights: Sequence[float] = ()) -> Outputs:
+            names = "".join(folder.name for folder in folders)
+            return Outputs([names], alone.get(names, 90.0), 0.02, 1000 * len(names))
 
-    found, note = helpful_members([Path("trials", name) for name in "acb"], score, "chrf", 3)
-    assert ([member.name for member in found], note[: len(told)]) == ([*kept], told)
+        def weights(self, folders: Sequence[Path]) -> tuple[float, ...]:
+            return tuple(1 / len(folders) for _ in folders)
+
+        def is_worse(self, together: Outputs, alone: Outputs) -> bool:
+            return together.texts[0] in worse
+
+    folders = [Path("trials", name) for name in "dcab"]
+    chosen = choose_members(
+        folders, Fake(["x"], [["y"]], "words", "chrf", "cpu"), lambda one: str(one.name == "d"), most
+    )
+    assert "".join(folder.name for folder in chosen.members) == kept
+    assert chosen.note[: len(told)] == told
+    assert chosen.lines[0].startswith(f"ensemble of {min(most, 3)} models: chrf 90.00, ")
+    assert [line.split(":")[0].strip() for line in chosen.lines[-4:]] == ["a", "b", "c", "d"]
+    assert "1,000 parameters, 20.0 ms an input" in chosen.lines[-1]
+
+
+def test_a_paired_test_says_what_is_worse() -> None:
+    truth = [[f"word{number}"] for number in range(60)]
+    right, half = [row[0] for row in truth], [row[0] if number % 2 else "x" for number, row in enumerate(truth)]
+    judge = Judge([""] * 60, truth, "words", "exact_match", "cpu")
+    good, bad, near = (Outputs(texts, 0.0, 0.0, 0) for texts in (right, half, [*right[:59], "x"]))
+    assert judge.is_worse(bad, good)
+    assert not judge.is_worse(good, bad)
+    assert not judge.is_worse(near, good)  # one input more wrong is chance
 
 
 def test_distillation_says_what_is_lost(searched: Path) -> None:
     student, teacher = searched / "student", shutil.copytree(searched / "run", searched / "teacher")
-    write_members(teacher, ["trials/wu-2019-seed1"])
+    other = load_search(teacher).members[1]
+    assert member_folders(teacher) == (teacher / "trials" / other,)
     said = call("distil", teacher, "--run", student, "train.steps=4", "--quiet")
     assert said.code == 0, said.err
     assert "teacher (2 models) → student on the validation pairs: " in said.out
@@ -282,7 +308,7 @@ def test_stages_train_as_one_training_would(cached: Path, tmp_path: Path) -> Non
     ("given", "message"),
     [
         (["--time", "5m", "--restart"], "--restart: a search cannot be restarted"),
-        (["--ensemble", "3", "preset=ngram-transducer"], "--ensemble 3: found ngram-transducer models"),
+        (["--ensemble", "3", "preset=ngram-transducer"], "--ensemble 3: found ngram-transducer models alone"),
         (["--time", "0s"], "expected a time above zero, such as 20m"),
     ],
 )

@@ -309,9 +309,9 @@ MISTAKES = {
     ("method.tokens=2",): "method.tokens needs method=draft",
     ("--sample", "--beam", "3"): 'search.beam: found method = "sampling" with it, which is no beam search',
     ("method=mbr", "method.samples=4", "method.metric=blue"): "method.metric: found 'blue'. Did you mean 'bleu'?",
-    (
-        "ensemble.runs=other",
-    ): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
+    ("ensemble.runs=back",): "back: found a run from the targets to the sources of large, expected one of the same ",
+    ("ensemble.weights=1",): "ensemble.weights: found 1.0 for a single run, expected ensemble.runs with it",
+    ("ensemble.runs=small", "ensemble.weights=1"): "ensemble.weights: found 1, expected one for each of 2 members",
     ("method=draft", "method.run=other"): "a draft needs runs trained with the same data.train and tokenizer settings",
     ("method=draft", "method.run=smal"): "smal: no such run folder. Did you mean 'small'?",
     ("method=draft", "method.run=small", "rerank.runs=back"): "expected 1 with a draft: greedy search has one output",
@@ -340,7 +340,7 @@ def test_mistakes_in_python(large: Predictor) -> None:
     with pytest.raises(ConfigError, match=r"top_p: found 1\.5, expected above 0 and at most 1"):
         large.predict(["ab"], method=MinimumBayesRisk(top_p=1.5))
     with pytest.raises(RunError, match="vocabulary"):
-        dragoman.load(["large", "other"])
+        large.companion("other", "a draft")
     with pytest.raises(ConfigError, match="found none"):
         dragoman.load([])
     with pytest.raises(ConfigError, match="without tags"):

@@ -327,7 +327,7 @@ def test_an_ensemble_of_ensembles_and_foreign_members_are_refused(place: Place, 
         place.folder / "back", nested / "trials" / "second", ignore=shutil.ignore_patterns("ens*", "trials")
     )
     write_members(nested, ["trials/second"])
-    with pytest.raises(RunError, match="expected the very same as in"):
+    with pytest.raises(RunError, match="found a run from the targets to the sources of"):
         load_predictor(nested, "cpu")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import plan
-from dragoman.auto.search.members import ensemble_score, helpful_members
+from dragoman.auto.search.members import Judge, choose_members
 from dragoman.auto.search.rest import plan_alone, plan_remaining_time
 from dragoman.auto.search.state import (
     TRIALS,
@@ -31,6 +31,7 @@ from dragoman.auto.search.state import (
 from dragoman.auto.search.trial_config import (
     affordable_fits,
     cost_of,
+    family,
     is_length_given,
     is_slow,
     needed_folds,
@@ -38,7 +39,6 @@ from dragoman.auto.search.trial_config import (
     prepared_sizes,
     search_metric,
     write_folds,
-    writes_tokens,
 )
 from dragoman.auto.search.worker import (
     OVERDUE,
@@ -94,12 +94,10 @@ class Search:
         first = next(iter(configs.values()))
         if not first.train.decode:
             raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
-        if options.ensemble > 1:
-            configs = {name: config for name, config in configs.items() if writes_tokens(config)}
-        if not configs:
+        if options.ensemble > 1 and all(is_fitted(config) for config in configs.values()):
             raise ConfigError(
-                f"--ensemble {options.ensemble}: found {first.model.kind} models, expected models that write token by "
-                "token, whose probabilities can be averaged; leave --ensemble out"
+                f"--ensemble {options.ensemble}: found {first.model.kind} models alone, which are the same with any "
+                "seed; expected other models beside them; leave --ensemble out"
             )
         given: Any = settings.override({}, overrides).get("train", {})
         pairs, validation = prepared_sizes(first)
@@ -396,12 +394,10 @@ class Search:
     def _choose_members(self, state: SearchState) -> None:
         """The runs to train to the end: the best trials of the last stage and the usual one.
 
-        For an ensemble: the best trials in turn, then further seeds of them.
+        For an ensemble: the best trial of each family, then further seeds of those with random weights.
         """
         best = state.winners()
-        if state.ensemble > 1:
-            best = [trial for trial in best if writes_tokens(self._config(trial.name))] or best[:1]
-        elif state.folds == 1:
+        if state.ensemble == 1 and state.folds == 1:
             usual = [trial for trial in state.trials[:1] if not trial.error]
             fitted = [trial for trial in best if trial.fitted and trial not in usual]
             others = [trial for trial in best if not trial.fitted]
@@ -410,9 +406,13 @@ class Search:
             state.members = [trial.name for trial in (*fitted, *last[: max(0, count)], *usual)]
             self._save(state)
             return
-        kinds = best[: max(1, (state.ensemble + 1) // 2)]
-        turns = (divmod(number, len(kinds)) for number in range(state.ensemble))
-        state.members = [self._member(state, kinds[kind], seed) for seed, kind in turns]
+        firsts = list({family(self._config(trial.name)): trial for trial in reversed(best)}.values())[::-1]
+        firsts = firsts[: state.ensemble]
+        state.members = [self._member(state, trial, 0) for trial in firsts]
+        seeded = [trial for trial in firsts if not is_fitted(self._config(trial.name))]
+        for number in range(state.ensemble - len(firsts) if seeded else 0):
+            seed, kind = divmod(number, len(seeded))
+            state.members.append(self._member(state, seeded[kind], seed + 1))
         self._save(state)
 
     def _member(self, state: SearchState, trial: Trial, seed: int) -> str:
@@ -530,14 +530,16 @@ class Search:
             state.members = [name for name in state.members if name in trained]
 
     def _keep_better(self, state: SearchState) -> None:
-        """Keep the members that help on the validation data, perhaps the best one alone, and say all scores."""
+        """Keep the members of the ensemble, and say all scores and what a member costs."""
         if len(state.members) < 2:
             return
         folders = [self.trials / name for name in state.members]
-        score = ensemble_score(folders[0], state.metric)
-        kept, state.note = helpful_members(folders, score, state.metric, state.ensemble)
-        state.members = [folder.name for folder in kept]
-        self.say(f"search: {state.note}")
+        judge = Judge.of(folders[0], state.metric)
+        chosen = choose_members(folders, judge, lambda folder: family(self._config(folder.name)), state.ensemble)
+        state.members, state.weights = [folder.name for folder in chosen.members], list(chosen.weights)
+        state.note = chosen.note
+        for line in (*chosen.lines, chosen.note):
+            self.say(f"search: {line}")
 
     def _place(self, state: SearchState) -> None:
         """Copy the best run into this folder; its config.toml comes last, since it makes the folder a run."""
@@ -547,5 +549,5 @@ class Search:
                 copy_into(path, self.folder / path.name)
         remove_file(self.folder / MEMBERS_FILE)
         if len(state.members) > 1:
-            write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
+            write_members(self.folder, [f"trials/{name}" for name in state.members[1:]], state.weights)
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))

@@ -77,6 +77,7 @@ class SearchState:
     planned: bool = False
     stage: int = 0
     members: list[str] = field(default_factory=list)  # names of the runs that are trained to the end, best first
+    weights: list[float] = field(default_factory=list)  # of their votes, where they are an ensemble that votes
     done: bool = False
     decoded: int = 0  # validation inputs that are decoded to score a trial
     note: str = ""  # why the winner is not the one with the best score; of an ensemble its score

@@ -50,9 +50,12 @@ def is_length_given(overrides: Sequence[str]) -> bool:
     return bool({"steps", "epochs"} & set(train if isinstance(train, Mapping) else ()))
 
 
-def writes_tokens(config: Config) -> bool:
-    """Whether a model can be averaged with others token by token."""
-    return isinstance(config.model, EncoderDecoderConfig)
+def family(config: Config) -> str:
+    """What kind of model it is: members of an ensemble help more where their kinds differ."""
+    model = config.model
+    if isinstance(model, EncoderDecoderConfig):
+        return f"{model.encoder.kind} {model.decoder.kind}"
+    return str(model.kind)
 
 
 def copies_at_first(config: Config) -> bool:

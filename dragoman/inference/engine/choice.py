@@ -109,10 +109,8 @@ SUPPORTED: dict[str, Callable[[Call], bool] | None] = {
     "rerank": None,  # happens after the search
     "ensemble": None,  # the engine is not even made for one
     # Inputs that have constraints are known later, and go to our own search one window at a time.
-    **dict.fromkeys((*FIELDS, "terminology", "placeholders", "split_long")),
-    **dict.fromkeys(
-        ("average", "tag", "min_confidence", "memory", "min_match", "scores", "batch_size", "engine", "precision")
-    ),
+    **dict.fromkeys((*FIELDS, "terminology", "placeholders", "split_long", "average", "weights", "tag", "scores")),
+    **dict.fromkeys(("min_confidence", "memory", "min_match", "batch_size", "engine", "precision")),
 }
 
 
