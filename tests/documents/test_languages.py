@@ -98,8 +98,8 @@ def test_codes_of_languages() -> None:
     ],
 )
 def test_a_translated_page_names_its_language(page: str, expected: str) -> None:
-    assert written("a.html", page) == expected
-    document = open_document("a.html", page.encode(), GERMAN)
+    assert written("a.html", page, Reading(target="de")) == expected
+    document = open_document("a.html", page.encode(), Reading(target="de"))
     assert document.render([None] * len(document.units)) == page.encode()
     assert 'lang="de"' not in written("a.html", '<html lang="en"><p>a</p>', Reading())
 
