@@ -97,14 +97,17 @@ def test_json_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ü" in written
 
 
-def test_the_command_line_guards_its_streams(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", terminal.stream)
-    monkeypatch.setattr("sys.stderr", terminal.stream)
+@pytest.mark.parametrize("piped", [False, True])
+def test_the_command_line_guards_its_streams(piped: bool, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", pipe if piped else terminal.stream)
     monkeypatch.setattr("sys.argv", ["dragoman", HOSTILE])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    said = terminal.read()
+    pipe.flush()
+    said = pipe.buffer.getvalue().decode() if piped else terminal.read()  # type: ignore[attr-defined]
     assert "\x1b" not in said
     assert SHOWN in said
 
