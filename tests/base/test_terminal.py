@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -106,7 +107,8 @@ def test_the_command_line_guards_its_streams(piped: bool, terminal: Terminal, mo
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    pipe.flush()
+    print(HOSTILE, file=sys.stderr)
+    sys.stderr.flush()
     said = pipe.buffer.getvalue().decode() if piped else terminal.read()  # type: ignore[attr-defined]
     assert "\x1b" not in said
     assert SHOWN in said
