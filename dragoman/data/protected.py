@@ -17,11 +17,22 @@ UNITS = (
     "[%‰°€$£¥]|°[CF]|[kmµn]?[mgVW]|cm|dm|ha|[mcd]?l|[kMG]?Hz|kWh|Nm|[km]?Pa|bar|dB|[kKMGT]i?B|[kMG]bit/s|"
     "km/h|m/s|px|dpi|rpm"
 )
+_ELEMENT = r"[^\W\d_][\w:.-]*+"
+_NAME = r"[^\s<>\"'=/]++"
+# What may follow the name of a tag: "<this word or that>" is text. A name without a value is one of HTML, or none that
+# is written as a word; templates have {variables} there.
+_ATTRIBUTE = (
+    rf"(?:{_NAME}\s*+=\s*+(?:\"[^\"<]*+\"|'[^'<]*+'|(?![\"'])[^\s<>]*+)"
+    r"|(?i:allowfullscreen|async|autofocus|autoplay|checked|compact|contenteditable|controls|default|defer|disabled"
+    r"|download|formnovalidate|hidden|inert|ismap|itemscope|loop|multiple|muted|nomodule|noshade|novalidate|nowrap"
+    r"|open|playsinline|popover|readonly|required|reversed|selected)(?=[\s/>])"
+    r"|[^\W\d_]*+(?:[-:](?=\w)|[@#$%_])[^\s<>\"'=/]*+|[$#]?\{++[^<>{}]*+\}++)"
+)
 # Each alternative takes linear time over a text: a repetition begins only where nothing of its own kind stands before
 # it, ends at the first character of another kind, and gives nothing back.
 GRAMMAR = {
-    "tag": r"<!--[^<]*?-->"
-    r"|</?(?:[^\W\d_](?:(?:[^<>\"']|\"[^\"<]*+\"|'[^'<]*+')*+>|[^<>]*+>)|\d+\s*+/?>)",  # <b>, </b>, <1>, <br/>
+    "tag": r"<!--[^<]*?-->|</?(?:[^\W\d_][^\s<>]*+|\d+\s*+/?)>"  # <b>, </b>, <br/>, <1>, <file-name>
+    rf"|</{_ELEMENT}\s*+>|<{_ELEMENT}(?:(?:(?:\s++|(?<=[\"'])){_ATTRIBUTE})*+\s*+/?\s*+|\s++{_NAME}\s*+=[^<>]*+)>",
     "url": r"(?:https?://|(?<![\w.])www\.)(?=\w)(?:[^\s<>\"'“”„‘«»{}]|\{[^{}\s]*+\})*(?<![.,:;!?)\]])",
     "email": r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]*\w",
     "variable": r"\{\{[^{}]*+\}\}|[$#%@]?\{[^{}]*+\}|%[A-Z_][A-Z0-9_]*+%",
@@ -38,7 +49,7 @@ _NUMBER = re.compile(NUMBER)
 _ARGUMENT = re.compile(r"\{\s*+[\w.-]++\s*+,\s*+(?:plural|select|selectordinal)\s*+,(?:\s*+offset:\d++)?")
 _LEAF = re.compile(r"\s*+(?:=\d++|[\w-]++)\s*+(?=\{)")
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
-_NAME = re.compile(r"</?\s*([^\s<>/]*)")
+_TAG_NAME = re.compile(r"</?\s*([^\s<>/]*)")
 
 
 class Protected(NamedTuple):
@@ -147,7 +158,7 @@ def without_protected(text: str, leaf: bool = False) -> str:
 
 def tag_kind(tag: str) -> tuple[str, str]:
     """Whether a tag opens or closes an element or does neither ("copied"), and its name."""
-    name = match[1].lower() if (match := _NAME.match(tag)) else ""
+    name = match[1].lower() if (match := _TAG_NAME.match(tag)) else ""
     if tag.startswith("</"):
         return "close", name
     return ("copied" if tag.endswith("/>") or tag.startswith("<!") or name in _VOID else "open"), name

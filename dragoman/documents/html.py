@@ -117,7 +117,7 @@ class Stretch(NamedTuple):
     block: Block | None = None  # that its characters alone do not give
 
 
-def stretches(page: str, xml: bool = False, attributes: bool = True) -> Iterator[Stretch]:
+def stretches(page: str, tokens: Sequence[Token], attributes: bool = True) -> Iterator[Stretch]:
     """The blocks of a page and the readable attributes of its tags, in order of their starts."""
     foreign = _FOREIGN.search(page) is not None
     waiting: list[Token] = []  # of a block
@@ -132,7 +132,7 @@ def stretches(page: str, xml: bool = False, attributes: bool = True) -> Iterator
         for index in range(0, len(values), 4):
             yield Stretch(values[index], values[index + 1], (values[index + 2], values[index + 3]))
 
-    for token in tokens_of(page, xml):
+    for token in tokens:
         inside = token.kind == "text" or token.name in INLINE or (token.kind == "copied" and not token.name)
         if not inside or not waiting:
             yield from block()
@@ -150,11 +150,16 @@ def block_of_stretch(raw: str, xml: bool = False) -> Block:
     return block_of(tokens_of(raw, xml), unescape_text)
 
 
+def language_of_page(tokens: Sequence[Token]) -> tuple[Token | None, str]:
+    """The tag <html> and the language that it names."""
+    root = next((token for token in tokens if token.name == "html" and token.kind == "open"), None)
+    return root, next((own.value for own in attributes_of_tag(root.raw) if own.name in LABELS), "") if root else ""
+
+
 def relabelled(page: str, language: str, xml: bool = False) -> str:
     """A translated page whose <html> names its language, if it named one, and so do elements in the former language."""
     tokens = tokens_of(page, xml)
-    root = next((token for token in tokens if token.name == "html" and token.kind == "open"), None)
-    former = next((own.value for own in attributes_of_tag(root.raw) if own.name in LABELS), "") if root else ""
+    root, former = language_of_page(tokens)
     edits, place = list[Edit](), 0
     for token in tokens if former else ():
         if token.kind in ("open", "void") and "lang" in token.raw.lower():
@@ -184,7 +189,10 @@ class HTMLDocument(PartsDocument):
         unnamed = "ascii" if data.isascii() and not self.xml else ""
         super().__init__(data, reading, declared_encoding(data) or unnamed)
         self._tags = array("I")  # of each unit: where the tag begins and ends whose value it is; two zeros: of none
-        for stretch in stretches(self.text, self.xml):
+        tokens = tokens_of(self.text, self.xml)
+        if not reading.source and (named := language_of_page(tokens)[1]):
+            self.sources = [named]  # pages are often named after their template: a caller knows better
+        for stretch in stretches(self.text, tokens):
             self._tags.extend(stretch.tag or (0, 0))
             self.add(stretch.block, stretch.start, stretch.end)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dragoman.base import check_interrupted
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
-from dragoman.documents.html import block_of_stretch, stretches
+from dragoman.documents.html import block_of_stretch, stretches, tokens_of
 from dragoman.documents.html_tokens import VOID
 from dragoman.inference.segments import Block, Token, block_of
 
@@ -176,7 +176,8 @@ class MarkdownDocument(PartsDocument):
                 self._add(CELL, start, start + len(cell))
 
     def _add_html(self, start: int, end: int) -> None:
-        for stretch in stretches(self.text[start:end], attributes=False):
+        page = self.text[start:end]
+        for stretch in stretches(page, tokens_of(page), attributes=False):
             self._add(HTML, start + stretch.start, start + stretch.end, block=stretch.block)
 
     def block_at(self, index: int, start: int, end: int) -> Block:

@@ -29,6 +29,7 @@ from dragoman.serving.routes import (
     deepl,
     deepl_documents,
     deepl_glossaries,
+    deepl_styles,
     libretranslate,
     openai,
     openai_audio,
@@ -82,7 +83,7 @@ def create_app(state: ServerState) -> ASGIApp:
     app.state.server = state
     for routes in (
         predict, operations, libretranslate, openai, openai_chat, openai_audio,
-        deepl, deepl_glossaries, deepl_documents, corrections, opus_cat,
+        deepl, deepl_glossaries, deepl_styles, deepl_documents, corrections, opus_cat,
     ):  # fmt: skip
         app.include_router(routes.router, responses={} if routes is operations else PROBLEMS)
     for kind in ERRORS:

@@ -1,7 +1,8 @@
-"""Formal and informal outputs of a run that was trained with tags for them, such as "de-formal" and "de-informal"."""
+"""Ways to write that a run was trained with as tags, such as "de-formal", "de-informal" and "de-be-brief"."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -40,3 +41,16 @@ def tag_with_formality(tags: Sequence[str], tag: str, target: str, formality: Fo
     if not tag or tag in tags:
         return tag
     return next(other for other in tags if same_language(language_of_tag(other), language))
+
+
+def tag_with_instructions(tags: Sequence[str], tag: str, target: str, instructions: Sequence[str]) -> str:
+    """The tag of a language with all instructions: "de-be-brief" for "Be brief"; raises ConfigError without one."""
+    if not instructions:
+        return tag
+    words = "-".join(re.sub(r"[\W_]+", "-", text.lower()).strip("-") for text in instructions)
+    wanted = {f"{base}-{words}".lower() for base in (tag, target)}
+    if (chosen := next((own for own in tags if own.lower() in wanted), None)) is None:
+        found = " + ".join(map(repr, instructions))[:200]
+        served = ", ".join(tags) or "none"
+        raise ConfigError(f"Instructions not supported: found {found}, expected those of a tag of the run: {served}")
+    return chosen

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import NAMESPACE_URL, uuid5
 
 import torch
 
@@ -73,11 +74,13 @@ class ServedModel:
         folder = Path(config.run)
         self.name = config.name or folder.resolve().name
         self.default_format = config.default_format
+        self.memory_file = Path(config.memory).name
         self.engine: Predictor | Labeler | Completer = load_run(folder, serve.device, decoding_defaults(config, serve))
         if serve.min_confidence is not None and self.engine.searches and not self.engine.is_calibrated:
             raise RunError(f"min_confidence: {folder} has no calibration; first: dragoman calibrate {folder}")
         if config.memory:
-            self.predictor.memory(config.memory)  # a faulty one is an error at the start, not at the first request
+            # A faulty one is an error at the start, not at the first request.
+            self.memory_size = len(self.predictor.memory(config.memory))
         run = self.engine.run
         self.task = run.task.name
         # The weights that are loaded now: the run may be adapted while the server goes on with them.
@@ -112,6 +115,11 @@ class ServedModel:
     @property
     def reads_files(self) -> bool:
         return self.engine.reads_files
+
+    @property
+    def memory_id(self) -> str:
+        """What requests call the translation memory of the run: the same after a restart; empty: it has none."""
+        return str(uuid5(NAMESPACE_URL, f"dragoman:{self.name}/{self.memory_file}")) if self.memory_file else ""
 
     @property
     def predictor(self) -> Predictor:
@@ -371,16 +379,12 @@ class Models:
             with suppress(MissingExtraError):
                 detect("a", codes)
 
-    def route(self, source: str, target: str) -> tuple[ServedModel, str] | None:
-        """The model that translates between two languages, and the tag that it needs; None: there is none.
+    def routes(self, source: str, target: str) -> list[tuple[ServedModel, str]]:
+        """All models that translate between two languages, each with the tag that it needs.
 
         All protocols choose by this. A run whose languages are not known answers no pair of languages: it stands in
         lists as "und", and only a request that says "und" for the unknown side means it.
         """
-        return next(iter(self.routes(source, target)), None)
-
-    def routes(self, source: str, target: str) -> list[tuple[ServedModel, str]]:
-        """All models that translate between two languages, each with the tag that it needs."""
         return [
             (model, code if model.tags else "")
             for model in self.translators if same_language(source, model.source)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
-from dragoman.base import ConfigError, hint
+from dragoman.base import ConfigError, hint, nearest
 from dragoman.serving.gate import is_token
 
 Fields = dict[str, Any]
@@ -43,6 +43,7 @@ class ForeignRequest(BaseModel):
     """A body whose unknown and unsupported fields are refused in the words of its API."""
 
     unknown_field: ClassVar[str] = "{name}: no such field. {hint}"  # "": unknown fields are ignored
+    only_misspelt: ClassVar[bool] = False  # unknown fields are ignored unless they look like a known one
     key_field: ClassVar[str] = "api_key"  # that may have the token of the server
     refused_field: ClassVar[str] = "{name}: this server does not support it; leave it out"
 
@@ -52,6 +53,8 @@ class ForeignRequest(BaseModel):
         known = {field.alias or name: field for name, field in cls.model_fields.items()}
         for name, value in fields.items() if isinstance(fields, dict) and cls.unknown_field else ():
             if name not in known:
+                if cls.only_misspelt and nearest(name, known) is None:
+                    continue
                 raise ConfigError(cls.unknown_field.format(name=name[:80], hint=hint(name, known)))
             extra = known[name].json_schema_extra
             neutral = extra.get("neutral") if isinstance(extra, dict) else None

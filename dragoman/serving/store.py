@@ -1,4 +1,4 @@
-"""What a server keeps between requests, in an SQLite database that its workers share: files and glossaries.
+"""What a server keeps between requests, in an SQLite database that its workers share: files, glossaries and styles.
 
 A change reads and writes in one transaction, so changes of many clients at once follow each other.
 """
@@ -36,11 +36,15 @@ CREATE TABLE IF NOT EXISTS dictionaries (
     number INTEGER NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL, entries TEXT NOT NULL,
     PRIMARY KEY (glossary, source, target)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS styles (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created TEXT NOT NULL, about TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS styles_of_owners ON styles (owner);
 """
 
 
 class Store:
-    """A database; `glossaries.py` reads and writes those of its tables that have glossaries.
+    """A database; `glossaries.py` and `styles.py` read and write their tables.
 
     A client may keep `files` files of `size` bytes together; another one pushes out its oldest.
     """

@@ -14,7 +14,7 @@ from dragoman.data.tokenizers import UNK
 from dragoman.decoding import DecodingOptions
 from dragoman.documents import Document, Limits, Reading, open_document, translate_units
 from dragoman.inference import checker, localiser
-from dragoman.serving.formality import Formality, tag_with_formality
+from dragoman.serving.formality import Formality, tag_with_formality, tag_with_instructions
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import terminology_of
 from dragoman.serving.state import ServerCall, ServerState
@@ -41,6 +41,21 @@ class TranslationJob:
     formality: Formality = "default"
     split: bool = True  # into sentences
     context: str = ""  # what stands before the texts, for runs that read sentences in their document
+    memory: str = ""  # the id of a translation memory that the run must have
+    instructions: tuple[str, ...] = ()  # each a part of the name of a tag
+
+    def tag_for(self, model: ServedModel, tag: str) -> str:
+        """The tag with which a run does what is asked; raises ConfigError for what it cannot do."""
+        if self.context.strip() and not model.predictor.context:
+            raise ConfigError(
+                f"Parameter 'context' not supported: the run {model.name} reads one sentence at a time; leave it out"
+            )
+        if self.memory and model.memory_id != self.memory:
+            raise ConfigError(
+                f"Value for 'translation_memory_id' not supported: found a memory of other languages than {model.name}"
+            )
+        tag = tag_with_formality(model.tags, tag, self.target, self.formality)
+        return tag_with_instructions(model.tags, tag, self.target, self.instructions)
 
 
 def served_languages(state: ServerState) -> dict[str, list[str]]:
@@ -54,7 +69,9 @@ def served_languages(state: ServerState) -> dict[str, list[str]]:
 
 
 def find_route(state: ServerState, job: TranslationJob, source: str) -> tuple[ServedModel, str] | None:
-    """The run and tag between two languages; None: they are one language, and there is nothing to translate."""
+    """The first run between two languages that does what is asked, and its tag; None: the languages are one, and no
+    run rewrites it.
+    """
 
     def refuse(place: str) -> NoReturn:
         message = job.unserved(place, source, job.target, served)
@@ -70,13 +87,17 @@ def find_route(state: ServerState, job: TranslationJob, source: str) -> tuple[Se
         refuse("target")
     if source != AUTO and not known(source):
         refuse("source")
-    route = state.models.route(source, job.target)
-    if route is None:
-        if source != UNKNOWN and same_language(source, job.target):
-            return None
+    problems: list[ConfigError] = []
+    for model, tag in state.models.routes(source, job.target):
+        try:
+            return model, job.tag_for(model, tag)
+        except ConfigError as problem:
+            problems.append(problem)
+    if problems:
+        raise problems[0]
+    if source == UNKNOWN or not same_language(source, job.target):
         refuse("pair")
-    model, tag = route
-    return model, tag_with_formality(model.tags, tag, job.target, job.formality)
+    return None
 
 
 def unknown_languages(state: ServerState) -> list[str]:
@@ -153,10 +174,6 @@ async def translate_texts(
         if route is None:
             continue
         model, tag = route
-        if job.context.strip() and not model.predictor.context:
-            raise ConfigError(
-                f"Parameter 'context' not supported: the run {model.name} reads one sentence at a time; leave it out"
-            )
         terms = terminology_of(job.glossary)
         options = DecodingOptions(terminology=terms, tag=tag or None, n_best=1 + job.alternatives, placeholders=True)
         indices = [index for index, (other, _) in enumerate(languages) if other == code]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -97,14 +98,18 @@ def test_json_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ü" in written
 
 
-def test_the_command_line_guards_its_streams(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", terminal.stream)
-    monkeypatch.setattr("sys.stderr", terminal.stream)
+@pytest.mark.parametrize("piped", [False, True])
+def test_the_command_line_guards_its_streams(piped: bool, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", pipe if piped else terminal.stream)
     monkeypatch.setattr("sys.argv", ["dragoman", HOSTILE])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    said = terminal.read()
+    print(HOSTILE, file=sys.stderr)
+    sys.stderr.flush()
+    said = pipe.buffer.getvalue().decode() if piped else terminal.read()  # type: ignore[attr-defined]
     assert "\x1b" not in said
     assert SHOWN in said
 

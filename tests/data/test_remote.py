@@ -268,10 +268,17 @@ def test_an_answer_that_is_no_whole_file_is_an_error(
     assert local_copy(url, cache).read_bytes() == NEW
 
 
-def test_a_time_within_the_last_minute_names_no_version(server: str, cache: Path) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT", "Date": "Thu, 01 Jan 2026 00:00:10 GMT"},
+        {"ETag": 'W/"1"'},
+    ],
+    ids=["a time within the last minute", "a weak tag"],
+)
+def test_what_two_versions_may_share_names_none(headers: dict[str, str], server: str, cache: Path) -> None:
     Handler.files["/a.tsv"], Handler.cut, url = OLD, 1000, f"{server}/a.tsv"
-    changed = said(ETag=None, Last_Modified="Thu, 01 Jan 2026 00:00:00 GMT", Date="Thu, 01 Jan 2026 00:00:10 GMT")
-    Handler.wrong[:] = [changed]
+    Handler.wrong[:] = [said(**{"ETag": None, **headers})]
     local_copy_or_error(url, cache)
     Handler.files["/a.tsv"], Handler.cut = NEW, 10**9
     assert local_copy(url, cache).read_bytes() == NEW

@@ -50,6 +50,8 @@ def named(text: str, source: str = "en", target: str = "") -> str:
         ("a.po", PO.format("fr"), "the target language fr"),
         ("a.po", PO.format("pt_BR"), "the target language pt-BR"),
         ("a.tmx", named(TMX, "ja"), "the source language ja"),
+        ("a.html", '<!-- <html lang="en"> --><HTML LANG=ja><p>a', "the source language ja"),
+        ("a.html", '<html xml:lang="de-AT"><p lang="en">a', "the source language de-AT"),
     ],
 )
 def test_a_file_in_other_languages_is_refused(name: str, text: str, found: str) -> None:
@@ -67,6 +69,9 @@ def test_a_file_in_other_languages_is_refused(name: str, text: str, found: str) 
         ("a.po", PO.format("")),
         ("a.po", PO.format("LANGUAGE")),
         ("a.tmx", named(TMX, "EN-us")),
+        ("a.html", '<html lang="en_GB"><p lang="ja">a'),
+        ("a.html", '<html lang=""><p>a'),
+        ("a.html", "<html><p>a"),
     ],
 )
 def test_a_file_in_the_languages_of_the_run_is_read(name: str, text: str) -> None:
@@ -93,8 +98,8 @@ def test_codes_of_languages() -> None:
     ],
 )
 def test_a_translated_page_names_its_language(page: str, expected: str) -> None:
-    assert written("a.html", page) == expected
-    document = open_document("a.html", page.encode(), GERMAN)
+    assert written("a.html", page, Reading(target="de")) == expected
+    document = open_document("a.html", page.encode(), Reading(target="de"))
     assert document.render([None] * len(document.units)) == page.encode()
     assert 'lang="de"' not in written("a.html", '<html lang="en"><p>a</p>', Reading())
 

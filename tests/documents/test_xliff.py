@@ -218,7 +218,7 @@ def test_a_machine_never_claims_a_perfect_match(confidence: float) -> None:
 
 
 @pytest.mark.parametrize("preset", ["copy", "phrase-based"])
-def test_models_without_probabilities_claim_no_quality(tmp_path: Path, preset: str) -> None:
+def test_models_without_probabilities_claim_no_quality(cached: Path, tmp_path: Path, preset: str) -> None:
     data, job = tmp_path / "pairs.tsv", tmp_path / "job.xlf"
     data.write_text("".join(f"a {word}\tb {word}\n" for word in "klmnopqrstuvwxyz"), encoding="utf-8")
     job.write_text(version1('<trans-unit id="1"><source>a k</source></trans-unit>'), encoding="utf-8")

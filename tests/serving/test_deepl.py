@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,10 @@ from dragoman.serving.routes.deepl import TagRules, restore
 from tests.conftest import quiet_machine, write_rows
 from tests.serving.conftest import Live, serving
 
-FORMAL = {"de": "Guten Tag", "de-formal": "Guten Tag, mein Herr", "de-informal": "Moin", "tr": "Merhaba"}
+FORMAL = {
+    "de": "Guten Tag", "de-formal": "Guten Tag, mein Herr", "de-informal": "Moin", "de-be-brief": "Tag",
+    "tr": "Merhaba",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -36,20 +41,33 @@ def client(live: Live) -> DeepLClient:
 
 @pytest.fixture(scope="module")
 def formal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server whose run has tags for formal and informal German, and a token."""
+    """A server with a token, whose runs have tags for ways to write, a memory, and English on both sides."""
     from dragoman.runs import train
     from dragoman.training.display import Display
 
     place = tmp_path_factory.mktemp("formal")
-    files = []
-    for tag, output in FORMAL.items():
-        write_rows(place / f"{tag}.tsv", [("Hello", output), ("World", f"{output}!")])
-        files.append({"file": str(place / f"{tag}.tsv"), "tag": tag})
     tokenizers = {side: {"kind": "bytes"} for side in ("source", "target")}
-    table: dict[str, Any] = {"task": "translate", "data": {"train": files, "valid": files}, "tokenizer": tokenizers}
-    with quiet_machine(place / "cache"):
-        train(build(table | {"model": {"kind": "memorise"}}), place / "en-de", Display(quiet=True))
-    config = ServeConfig(models=(ModelConfig(str(place / "en-de")),), threads=1, device="cpu", token="secret")
+
+    def memorise(name: str, outputs: dict[str, str]) -> ModelConfig:
+        """A run that knows two sources by heart, in each of its tags; "" is no tag."""
+        files = []
+        for tag, output in outputs.items():
+            write_rows(place / f"{name}{tag}.tsv", [("Hello", output), ("World", f"{output}!")])
+            files.append({"file": str(place / f"{name}{tag}.tsv")} | ({"tag": tag} if tag else {}))
+        table: dict[str, Any] = {"task": "translate", "data": {"train": files, "valid": files}, "tokenizer": tokenizers}
+        with quiet_machine(place / "cache"):
+            train(build(table | {"model": {"kind": "memorise"}}), place / name, Display(quiet=True))
+        return ModelConfig(str(place / name))
+
+    write_rows(place / "memory.tsv", [("Hello", "Salut")])
+    french = {"source": "en", "target": "fr"}
+    models = (
+        memorise("en-de", FORMAL),
+        replace(memorise("first", {"": "Bonjour"}), **french),
+        replace(memorise("second", {"": "Bonjour"}), **french, memory=str(place / "memory.tsv")),
+        replace(memorise("en-en", {"en": "Good day.", "en-business": "Dear Sir"}), source="en"),
+    )
+    config = ServeConfig(models=models, threads=1, device="cpu", token="secret")
     with serving(config, place / "spool") as live:
         yield live
 
@@ -66,7 +84,8 @@ def test_formality_is_a_tag_of_the_run(formal: Live) -> None:
         client.translate_text("Hello", target_lang="TR", formality="more")
     with pytest.raises(DeepLException, match="formality"):
         client.translate_text("Hello", target_lang="DE", formality="polite")
-    assert {one.code: one.supports_formality for one in client.get_target_languages()} == {"DE": True, "TR": False}
+    languages = {one.code: one.supports_formality for one in client.get_target_languages()}
+    assert (languages["DE"], languages["TR"]) == (True, False)
     tagged = {"q": "Hello", "source": "en", "target": "de-formal", "api_key": "secret"}
     assert formal.post("/translate", tagged)["translatedText"] == FORMAL["de-formal"]  # a tag is a target itself
     body = {"model": "en-de:de-formal", "messages": [{"role": "user", "content": "Hello"}]}
@@ -77,6 +96,66 @@ def test_formality_is_a_tag_of_the_run(formal: Live) -> None:
     assert (answer.status_code, "en-de:tr" in answer.json()["error"]["message"]) == (400, True)
     with pytest.raises(AuthorizationException):
         DeepLClient("wrong", server_url=formal.url).get_usage()
+
+
+def test_instructions_and_styles_are_tags_of_the_run(formal: Live) -> None:
+    client = DeepLClient("secret", server_url=formal.url)
+    ask = partial(client.translate_text, "Hello", target_lang="DE")
+    assert str(ask(custom_instructions=["Be brief!"])) == FORMAL["de-be-brief"]
+    with pytest.raises(DeepLException, match=r"found 'Be brief' \+ 'formal', expected .*de-be-brief"):
+        ask(custom_instructions=["Be brief", "formal"])
+    other = client.create_style_rule("Other", "tr")
+    own = client.create_style_rule("Mine", "de", custom_instructions=[{"label": "x", "prompt": "Be brief"}])
+    assert str(ask(style_rule=own)) == FORMAL["de-be-brief"]
+    assert str(ask(style_rule=other.style_id, target_lang="TR")) == FORMAL["tr"]  # it asks for nothing
+    with pytest.raises(DeepLException, match="target_lang must match style rule language: found DE, expected tr"):
+        ask(style_rule=other.style_id)
+    changed = client.update_style_rule_configured_rules(own, {"style_and_tone": {"voice": "use_active"}})
+    assert changed.version == 2
+    with pytest.raises(DeepLException, match="found 'use_active' \\+ 'Be brief'"):
+        ask(style_rule=own)
+    with pytest.raises(DeepLException, match="Did you mean 'numbers'"):  # not forgotten in silence
+        client.update_style_rule_configured_rules(own, {"number": {"a": "b"}})
+    assert [one.name for one in client.get_all_style_rules(page=1, page_size=1)] == ["Mine"]
+    assert not client.get_all_style_rules()[1].custom_instructions
+    assert client.get_all_style_rules(detailed=True)[1].custom_instructions[0].prompt == "Be brief"  # type: ignore[index]
+    for style in (own, other):
+        client.delete_style_rule(style)
+    for missing in (own.style_id, "../../etc"):
+        with pytest.raises(DeepLException, match="Not found"):
+            client.get_style_rule(missing)
+    with pytest.raises(DeepLException, match="Not found"):
+        ask(style_rule=own)
+
+
+def test_a_memory_or_another_way_to_write_chooses_the_run(formal: Live) -> None:
+    client = DeepLClient("secret", server_url=formal.url)
+    (memory,) = client.list_translation_memories()
+    assert (memory.name, memory.source_language, memory.segment_count) == ("memory.tsv", "en", 1)
+    ask = partial(client.translate_text, "Hello", target_lang="FR", translation_memory_threshold=80)
+    assert str(ask(translation_memory=memory)) == "Salut"
+    with pytest.raises(DeepLException, match="found a memory of other languages than en-de"):
+        ask(translation_memory=memory, target_lang="DE")
+    with pytest.raises(DeepLException, match="expected the id of a translation memory"):
+        ask(translation_memory="1")
+
+
+def test_texts_are_rewritten_by_runs_from_a_language_to_itself(formal: Live, live: Live) -> None:
+    client = DeepLClient("secret", server_url=formal.url)
+    assert str(client.rephrase_text("Hello")) == "Good day."
+    for style, output in ((None, "Good day."), ("business", "Dear Sir"), ("prefer_simple", "Good day.")):
+        (found,) = client.rephrase_text(["Hello"], target_lang="EN-GB", style=style)
+        assert (found.text, found.detected_source_language) == (output, "EN")
+    for fields, message in (
+        ({"style": "simple"}, "found 'simple', expected .*en-business"),
+        ({"style": "simple", "tone": "friendly"}, "'tone' not supported"),
+        ({"style": "lyrical"}, "'writing_style' not supported"),
+        ({"target_lang": "DE"}, "expected one of: en → en"),
+    ):
+        with pytest.raises(DeepLException, match=message):
+            client.rephrase_text("Hello", **fields)  # type: ignore[arg-type]
+    with pytest.raises(DeepLException, match="from a language to itself"):
+        DeepLClient("any", server_url=live.url).rephrase_text("abc")
 
 
 def test_texts(live: Live, client: DeepLClient) -> None:
@@ -125,8 +204,9 @@ def test_context_is_read_before_the_texts_or_refused(
         ({"tag_handling": "json"}, "Value for 'tag_handling' not supported"),
         ({"formality": "more"}, "Target language 'CD' doesn't support formality"),
         ({"model_type": "best"}, "Value for 'model_type' not supported"),
-        ({"custom_instructions": ["be brief"]}, "Parameter 'custom_instructions' not supported"),
-        ({"style_id": "1"}, "Parameter 'style_id' not supported"),
+        ({"custom_instructions": ["be brief"]}, "found 'be brief', expected those of a tag of the run: none"),
+        ({"custom_instructions": ["be brief"] * 11}, "Value for 'custom_instructions' not supported"),
+        ({"translation_memory_threshold": 101}, "Value for 'translation_memory_threshold' not supported"),
         ({"formalty": "more"}, "Did you mean 'formality'"),
         ({"tag_handling": "xml", "split_sentences": "0"}, "split_sentences"),
         ({"glossary_id": "1"}, "requires the source_lang"),

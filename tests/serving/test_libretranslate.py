@@ -105,10 +105,19 @@ def test_a_text_in_no_language_of_the_server_is_named(spanish: Live) -> None:
     refusal = (400, {"error": "ja is not supported"})
     answer = spanish.client.post("/translate", json={"q": japanese, "source": "auto", "target": "es"})
     assert (answer.status_code, answer.json()) == refusal
-    for name, text in (("a.txt", japanese), ("a.xlf", XLIFF1.replace('source-language="en"', 'source-language="ja"'))):
+    page = '<html lang="{}"><p>Hello'
+    for name, text in (
+        ("a.txt", japanese),
+        ("a.xlf", XLIFF1.replace('source-language="en"', 'source-language="ja"')),
+        ("a.html", page.format("ja")),
+    ):
         file, data = {"file": (name, text.encode())}, {"source": "auto", "target": "es"}
         answer = spanish.client.post("/translate_file", files=file, data=data)
         assert (answer.status_code, answer.json()) == refusal
+    for label, source in (("en-GB", "auto"), ("ja", "en")):  # what a request says of a page comes before its label
+        file, data = {"file": ("a.html", page.format(label).encode())}, {"source": source, "target": "es"}
+        answer = spanish.client.post("/translate_file", files=file, data=data)
+        assert spanish.client.get(answer.json()["translatedFileUrl"]).text == '<html lang="es"><p>Hola'
 
 
 def test_a_file_in_other_languages_than_the_request_is_refused(spanish: Live) -> None:

@@ -10,18 +10,27 @@ from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field
 
 from dragoman.base import ConfigError
-from dragoman.data import UNKNOWN, language_name
+from dragoman.data import UNKNOWN, language_name, same_language, short_code
 from dragoman.documents import INLINE
-from dragoman.serving import glossaries
+from dragoman.serving import glossaries, styles
 from dragoman.serving.formality import Formality, supports_formality
-from dragoman.serving.request_fields import Fields, ForeignRequest, fields_of, ignored, listed, unsupported
+from dragoman.serving.request_fields import Fields, ForeignRequest, fields_of, ignored, listed
 from dragoman.serving.schemas import Text, example
-from dragoman.serving.state import CurrentCall, ServerCall, call_of
-from dragoman.serving.text_translation import AUTO, TranslationJob, translate_texts
+from dragoman.serving.state import CurrentCall, NotFound, ServerCall, call_of
+from dragoman.serving.text_translation import AUTO, TranslationJob, find_route, rank_languages, translate_texts
 
 router = APIRouter(prefix="/v2", tags=["DeepL"])
 Code = Annotated[str, Field(min_length=1, max_length=35)]
 Id = Annotated[str, Field(max_length=100)]
+Prompt = Annotated[str, Field(min_length=1, max_length=300)]
+Style = Literal[
+    "default", "simple", "business", "academic", "casual",
+    "prefer_simple", "prefer_business", "prefer_academic", "prefer_casual",
+]  # fmt: skip
+Tone = Literal[
+    "default", "enthusiastic", "friendly", "confident", "diplomatic",
+    "prefer_enthusiastic", "prefer_friendly", "prefer_confident", "prefer_diplomatic",
+]  # fmt: skip
 Tags = Annotated[
     list[Annotated[str, Field(max_length=100)]],
     BeforeValidator(lambda value: [tag for part in listed(value) for tag in str(part).split(",") if tag]),
@@ -37,8 +46,9 @@ _RENAMED = re.compile(rf'<(/?)(?:tt|wbr){_INLINE}([^"]+)"|<(/?){_SPLITS}(?=\w)|{
 
 
 class DeepLRequest(ForeignRequest):
-    """A body in whose mistakes DeepL's words are used."""
+    """A body in whose mistakes DeepL's words are used; as there, fields that nobody knows have no effect."""
 
+    only_misspelt = True
     unknown_field = "Parameter '{name}' not supported. {hint}"
     refused_field = "Parameter '{name}' not supported: {reason}"
 
@@ -59,9 +69,11 @@ class LanguagePair(DeepLRequest):
     glossary_id: Id | None = None
     glossary_ids: Tags = Field([], description="several glossaries; the first that has a term decides")
     formality: Annotated[Formality, BeforeValidator(lambda value: str(value).lower())] = "default"
-    style_id: Any = unsupported("this server has no style rules")
-    translation_memory_id: Any = unsupported("this server has no translation memories")
-    translation_memory_threshold: int | None = ignored("there is no translation memory")
+    style_id: Id | None = Field(None, description="a stored style; a run follows it that has a tag for it")
+    translation_memory_id: Id | None = Field(
+        None, description="the memory of a run, which is then the one that is used"
+    )
+    translation_memory_threshold: Annotated[int, Field(ge=0, le=100)] | None = ignored("only equal texts are taken")
     enable_beta_languages: bool | None = ignored("all languages are served alike")
     auth_key: Annotated[str, Field(max_length=1_000)] | None = None
 
@@ -82,7 +94,20 @@ class TextsRequest(LanguagePair):
     show_billed_characters: bool = False
     model_type: Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"] | None = None
     context: Text | None = Field(None, description="what stands before the texts; refused by a run without context")
-    custom_instructions: Any = unsupported("a run takes no instructions")
+    custom_instructions: Annotated[list[Prompt], BeforeValidator(listed), Field(max_length=10)] = Field(
+        [], description='followed by a run with a tag for them: "de-be-brief" for "Be brief"'
+    )
+
+
+class RephraseRequest(DeepLRequest):
+    """Texts to rewrite."""
+
+    model_config = example({"text": ["Good mornin!"], "target_lang": "EN-US"})
+    text: Annotated[list[Text], BeforeValidator(listed), Field(min_length=1)]
+    target_lang: Code | None = None
+    writing_style: Style = "default"
+    tone: Tone = "default"
+    auth_key: Annotated[str, Field(max_length=1_000)] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +155,7 @@ def unserved(place: str, source: str, target: str, served: str) -> str:
 
 
 def job_of(call: ServerCall, body: LanguagePair) -> TranslationJob:
-    """The languages, glossary and formality of a request."""
+    """The languages, glossary, memory and style of a request."""
     if body.glossary_id and body.glossary_ids:
         raise ConfigError("Parameter 'glossary_ids' not supported: found glossary_id with it, expected one of them.")
     terms: dict[str, str | list[str]] = {}
@@ -140,7 +165,17 @@ def job_of(call: ServerCall, body: LanguagePair) -> TranslationJob:
         terms = {**glossaries.entries(call, glossary_id, body.source_lang, body.target_lang), **terms}
     source = (body.source_lang or AUTO).lower()
     target = body.target_lang.lower()
-    return TranslationJob(source, target, unserved, glossary=terms or None, formality=body.formality)
+    instructions: tuple[str, ...] = ()
+    if body.style_id:
+        instructions = styles.instructions(styles.get(call, body.style_id), body.target_lang)
+    if body.translation_memory_id and body.translation_memory_id not in {
+        model.memory_id for model in call.state.models
+    }:
+        raise NotFound("translation_memory_id: expected the id of a translation memory of this server")
+    return TranslationJob(
+        source, target, unserved, glossary=terms or None, formality=body.formality,
+        memory=body.translation_memory_id or "", instructions=instructions,
+    )  # fmt: skip
 
 
 @router.post("/translate", openapi_extra=TextsRequest.body())
@@ -151,7 +186,10 @@ async def translate(request: Request) -> Any:
     call.state.check_texts(body.text)
     texts = body.text
     call.state.check_texts([body.context or ""])
-    job = replace(job_of(call, body), split=body.split_sentences != "0", context=body.context or "")
+    job = job_of(call, body)
+    instructions = (*job.instructions, *body.custom_instructions)
+    split, context = body.split_sentences != "0", body.context or ""
+    job = replace(job, split=split, context=context, instructions=instructions)
     if body.tag_handling:
         if not job.split:
             raise ConfigError(
@@ -180,6 +218,41 @@ async def translate(request: Request) -> Any:
             table["model_type_used"] = body.model_type.removeprefix("prefer_")
         translations.append(table)
     return {"translations": translations}
+
+
+@router.post("/write/rephrase", openapi_extra=RephraseRequest.body())
+async def rephrase(request: Request) -> Any:
+    """Rewrite texts with runs from a language to itself; their tags, such as "en-business", have styles and tones."""
+    call = call_of(request)
+    body = await RephraseRequest.read(request)
+    call.state.check_texts(body.text)
+    writers = [
+        code for model in call.state.models.translators for code in model.targets if same_language(code, model.source)
+    ]
+    if not writers:
+        raise ConfigError("Rephrasing not supported: found no run of this server from a language to itself")
+    if "default" not in (body.writing_style, body.tone):
+        raise ConfigError("Parameter 'tone' not supported: found writing_style with it, expected one of them.")
+    style = body.tone if body.writing_style == "default" else body.writing_style
+    optional = style.startswith("prefer_")
+    wanted = () if style == "default" else (style.removeprefix("prefer_"),)
+    improvements = []
+    for text in body.text:
+        target = (body.target_lang or rank_languages(call.state, text, writers)[0][0]).lower()
+        source = next((code for code in writers if same_language(code, target)), None)
+        if source is None:
+            raise ConfigError(unserved("target", target, target, ", ".join(f"{code} → {code}" for code in writers)))
+        job = TranslationJob(source, target, unserved, instructions=wanted)
+        if optional:
+            try:
+                find_route(call.state, job, source)
+            except ConfigError:
+                job = replace(job, instructions=())
+        ((output,), _) = await translate_texts(call, job, [text])
+        improvements.append(
+            {"text": output.text, "detected_source_language": short_code(source).upper(), "target_language": target}
+        )
+    return {"improvements": improvements}
 
 
 @router.get("/languages")

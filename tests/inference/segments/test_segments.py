@@ -143,6 +143,31 @@ def test_what_is_protected(text: str, expected: list[str]) -> None:
     assert [span for span, _ in find_placeholders(text)] == expected
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<b>", "</b >", "<br / >", "<1/>", "<file-name>", "<user@host.org>", "<https://x.org/a?b=c>", "<x:y z:w='1'/>",
+        "<a href = \"a>b\" title='c'>", '<a href="x"title="y">', '<a href="x>', "<a title='it's'>", "<img\n src=x\n/>",
+        '<input disabled value="5" CHECKED/>', "<details open>", "<p v-cloak>", "<div data-x aria-hidden>",
+        '<x {{ a b }} c="d">', "<a {...props}>", '<a style={{color: "red"}}>', "<über a='1'>",
+    ],
+)  # fmt: skip
+def test_what_is_a_tag(tag: str) -> None:
+    text = f"say {tag} now"
+    assert [span.of(text) for span in protected_spans(text)] == [tag]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<this hyperlink and another one here>", "if a <b and c> d", "<see page 5>", "<a - b>", "<this, that>",
+        "</this is text>", '<John "Johnny" Smith>', "<see (the note)>", "List<String, Integer>", "<see note:>",
+    ],
+)  # fmt: skip
+def test_words_between_signs_are_text(text: str) -> None:
+    assert protected_spans(f"say {text} now") == []
+
+
 def test_a_message_keeps_an_empty_leaf() -> None:
     text = "{n, plural, one {# file} other {}}"
     assert translated(text, identity, Parsing(True), random.Random(0)) == text
@@ -238,6 +263,8 @@ HOSTILE = {
     "many": " ".join(f"{{{number}}}" for number in range(5_000)), "long": "http://" + "a" * 40_000,
     "messages": "{a, plural, b {" * 3_000, "nested": "{a, plural, b {c}} " * 2_000,
     "deep": "{n, plural, a {" * 600 + "x" + "}}" * 600,
+    "attributes": "<a " + "b=c hidden {d} e-f " * 2_000, "unfinished": "<a hidden b=c {} " * 3_000,
+    "blank": "<a" + " " * 40_000,
     "spaces": "a" + " " * 20_000 + "b {x} c", "stops": "http://a" + ".!" * 20_000,
 }  # fmt: skip
 
