@@ -195,7 +195,7 @@ def ladder(
     files: Files, overrides: Sequence[str] = (), stages: str = "history"
 ) -> tuple[dict[str, Config], list[LadderStep]]:
     """A configuration for every step on these pairs; the automatic one for the data gives all other settings."""
-    base, _ = configure(files, overrides, neural=True)
+    base, _ = configure(files, ["train.optimizer.schedule=cosine", *overrides], neural=True)
     table: dict[str, Any] = settings.as_table(base)
     width = int(table["model"]["encoder"].get("width", 128))
     width = 256 if width >= 256 else 128 if width >= 128 else 64
@@ -207,7 +207,7 @@ def ladder(
     for step in steps[len(configs) :]:
         shared = {"kind": EncoderDecoderConfig.kind, "tie": "target", "label_smoothing": 0.1}
         config = from_table({**table, "model": {**shared, **step.model}})
-        optimizer = replace(config.train.optimizer, learning_rate=step.learning_rate, schedule="cosine")
+        optimizer = replace(config.train.optimizer, learning_rate=step.learning_rate)
         configs[step.name] = replace(config, train=replace(config.train, optimizer=optimizer))
     return configs, steps
 
@@ -217,7 +217,7 @@ DATE_PAIRS, DATE_STEPS = 3000, 400
 DATE_SETTINGS = (
     "model.encoder.width=64", "model.decoder.width=64", "tokenizer.source.kind=characters",
     "tokenizer.target.kind=characters", "data.max_length=80", "train.metric=cer",
-    "train.optimizer.schedule=cosine", "train.validate_every=200", "train.decode=100",
+    "train.validate_every=200", "train.decode=100",
 )  # fmt: skip
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",

@@ -78,13 +78,21 @@ def finish(choices: Sequence[Choice], overrides: Sequence[str]) -> tuple[Config,
 
 
 def yielding(choices: list[Choice], overrides: Sequence[str], given: Mapping[str, Any]) -> tuple[Config, list[Choice]]:
-    """The configuration, and the choices without those that contradict what the user set."""
-    kept, first = choices, None
+    """The configuration, and the choices without those that contradict what the user set, and with what mends that."""
+    kept, first, mended = choices, None, set[str]()
+    asked = merge(preset_table(str(given["preset"])), given) if given.get("preset") is not None else given
     while True:
         try:
             return build(table_of(kept), overrides), kept
         except ConfigError as error:
             first = first or error
+            if mends := [
+                mend for mend in error.mends if mend.place not in mended and lookup(asked, mend.place) is None
+            ]:
+                mended |= {mend.place for mend in mends}
+                kept = without(kept, *(mend.place.removesuffix(".kind") for mend in mends))
+                kept += [Choice(*mend) for mend in mends]
+                continue
             places = [re.split(r":|\[", line)[0] for line in str(error).split("\n")]
             faulty = [choice for choice in kept if choice.place and choice.concerns(*places)]
             preset = value_of(kept, "preset")

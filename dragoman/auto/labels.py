@@ -17,8 +17,7 @@ from dragoman.base.config import default_of, fields_of, merge, override
 from dragoman.data import Example, Files, Pairs, too_few, usable_examples
 from dragoman.data.readers import READERS
 from dragoman.data.tokenizers import number_error, series_shape
-from dragoman.models.encoders import DenseEncoderConfig
-from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, build, preset_table
+from dragoman.runs.tasks import Automatic, Classify, Config, Regress, Task, preset_table
 
 BATCH_TOKENS = 2048
 MOST_LABELS, OFTEN, SELDOM = 200, 50, 2  # labels that are compared, and how often right and misspelt ones occur
@@ -51,17 +50,11 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     default = default_of(fields_of(task.config)["model"]).kind
     other_model = isinstance(model, Mapping) and model.get("kind", default) != default
     theirs = started_settings(given)
-    encoder: Any = model.get("encoder", {}) if isinstance(model, Mapping) else {}
-    encoder, room = {"kind": encoder} if isinstance(encoder, str) else encoder, 0
-    if encoder.get("kind") == DenseEncoderConfig.kind:  # it has a weight for every position
-        room = encoder.get("max_positions", DenseEncoderConfig().max_positions) - 1
 
     def defaults(choice: Automatic) -> dict[str, Any]:
         """The automatic choices, minus those incompatible with the overrides."""
         base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
         table = merge(base, {"tokenizer": choice.table["tokenizer"]} if other_model else choice.table)
-        if room:
-            table = merge(table, {"data": {"max_length": room}})
         return like_started_run(table, theirs) if theirs else table
 
     if preset := given.get("preset"):
@@ -69,7 +62,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         choices = [Automatic(asked, f"preset: {preset}, as asked")]
     else:
         choices = [choice for choice in (task.automatic, task.automatic_series) if choice is not None]
-    trial = first_valid([override(defaults(choice), overrides) for choice in choices])  # reports mistakes early
+    trial = first_valid([defaults(choice) for choice in choices], overrides)  # reports mistakes early
     profile = profile_labels(task, trial, files)
     choice = choices[0]
     if len(choices) > 1 and task.automatic_series and profile.is_series(task):
@@ -89,8 +82,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         f"budget: {steps:,} steps of {BATCH_TOKENS:,} tokens for {profile.count:,} examples; the trainer keeps the "
         f"weights with the best {metric}"
     )
-    why = {STEPS: budget, "data.max_length": f"length: up to {room} tokens, all that the encoder reads" if room else ""}
-    config, reasons = finish([Choice("", None, reason), *chosen(table, why)], overrides)
+    config, reasons = finish([Choice("", None, reason), *chosen(table, {STEPS: budget})], overrides)
     if isinstance(task, Classify) and looks_like_header(profile, files):
         assert profile.first is not None
         label = profile.first.references[0]
@@ -147,14 +139,14 @@ def looks_like_header(profile: LabelProfile, files: Files) -> bool:
     return alone and first.line == 1 and bool(READERS.of(first.path).delimiter)
 
 
-def first_valid(tables: Sequence[Mapping[str, Any]]) -> Config:
-    """The configuration of the first valid table; if none is valid, the error of the first."""
+def first_valid(tables: Sequence[Mapping[str, Any]], overrides: Sequence[str]) -> Config:
+    """The configuration of the first valid table with overrides; if none is valid, the error of the first."""
     try:
-        return build(tables[0])
+        return finish(chosen(tables[0]), overrides)[0]
     except ConfigError:
         for table in tables[1:]:
             with suppress(ConfigError):
-                return build(table)
+                return finish(chosen(table), overrides)[0]
         raise
 
 

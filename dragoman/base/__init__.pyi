@@ -1,7 +1,9 @@
 from dragoman.base.errors import ConfigError as ConfigError
 from dragoman.base.errors import DataError as DataError
 from dragoman.base.errors import DragomanError as DragomanError
+from dragoman.base.errors import Mend as Mend
 from dragoman.base.errors import MissingExtraError as MissingExtraError
+from dragoman.base.errors import Problem as Problem
 from dragoman.base.errors import RunError as RunError
 from dragoman.base.errors import UnseenTextWarning as UnseenTextWarning
 from dragoman.base.errors import WarningLine as WarningLine

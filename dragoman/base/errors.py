@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 
 class DragomanError(Exception):
@@ -14,6 +15,29 @@ class DragomanError(Exception):
 
 class ConfigError(DragomanError):
     """A setting that does not exist, has the wrong type or lies out of range."""
+
+    def __init__(self, message: object, mends: Iterable[Mend] = ()) -> None:
+        super().__init__(message)
+        self.mends = tuple(mends)
+
+
+class Mend(NamedTuple):
+    """A setting that would correct a mistake; whoever chose that setting without being told to may take it."""
+
+    place: str  # in the whole configuration
+    value: object
+    why: str  # what a planner says when it takes it
+
+
+class Problem(str):
+    """What `problems` of a configuration says, and the setting that would correct it."""
+
+    mend: Mend
+
+    def __new__(cls, text: str, mend: Mend) -> Problem:
+        problem = super().__new__(cls, text)
+        problem.mend = mend
+        return problem
 
 
 class DataError(DragomanError):

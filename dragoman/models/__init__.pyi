@@ -23,6 +23,11 @@ from dragoman.models.contracts import State as State
 from dragoman.models.contracts import TokenScores as TokenScores
 from dragoman.models.contracts import join_tensors as join_tensors
 from dragoman.models.contracts import map_tensors as map_tensors
+from dragoman.models.convs2s import ConvS2SDecoderLayer as ConvS2SDecoderLayer
+from dragoman.models.convs2s import ConvS2SEncoderLayer as ConvS2SEncoderLayer
+from dragoman.models.decoders.copy_transducer import CopyTransducer as CopyTransducer
+from dragoman.models.decoders.hard_attention import HardAttentionDecoder as HardAttentionDecoder
+from dragoman.models.decoders.monotone import MonotoneDecoder as MonotoneDecoder
 from dragoman.models.decoders.pointer_generator import PointerGenerator as PointerGenerator
 from dragoman.models.decoders.recurrent import FixedContextDecoder as FixedContextDecoder
 from dragoman.models.decoders.recurrent import LuongDecoder as LuongDecoder

@@ -47,7 +47,7 @@ class TaggerConfig:
         if self.crf and self.label_smoothing:
             yield f"label_smoothing: found {self.label_smoothing}, expected 0 with crf"
         if isinstance(self.encoder, DenseEncoderConfig):
-            yield "encoder: 'dense' has no memory entry per word, expected another kind"
+            yield "encoder: 'dense' has no entry per word; take another kind, such as model.encoder.kind=recurrent"
         if isinstance(self.encoder, FramesConfig) and self.read == "mean":
             yield "read: found 'mean', but frames have one vector each; leave it out"
         if isinstance(self.encoder, CharacterWordsConfig) and self.read == "mean":

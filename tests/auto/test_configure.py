@@ -761,13 +761,13 @@ def test_mistakes_of_the_user_are_told_as_the_user_made_them(tmp_path: Path) -> 
         configure(path, ["model.kind=non-autoregressive", "model.tie=target"])
 
 
-@pytest.mark.parametrize(("task", "sources"), [("classify", "letters"), ("regress", "1 2 3 4")])
-def test_a_dense_encoder_reads_as_much_as_it_has_positions(tmp_path: Path, task: str, sources: str) -> None:
+@pytest.mark.parametrize(("task", "sources", "ends"), [("classify", "letters", 1), ("regress", "1 2 3 4", 0)])
+def test_a_dense_encoder_reads_as_much_as_it_has_positions(tmp_path: Path, task: str, sources: str, ends: int) -> None:
     rows = [(f"{sources} {number}", str(number % 2)) for number in range(40)]
     path = str(write_rows(tmp_path / "rows.tsv", rows))
     built, reasons = configure(path, [f"task={task}", "model.encoder.kind=dense"])
-    assert built.data.max_length == built.model.encoder.max_positions - 1
-    assert any(reason.startswith("length: up to 31 tokens") for reason in reasons)
+    assert built.data.max_length == built.model.encoder.max_positions - ends
+    assert any(reason.startswith(f"length: up to {32 - ends} tokens") for reason in reasons)
     with pytest.raises(ConfigError, match=r"^data.max_length: found 100"):
         configure(path, [f"task={task}", "model.encoder.kind=dense", "data.max_length=100"])
 

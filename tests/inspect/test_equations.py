@@ -15,10 +15,16 @@ from torch import Tensor
 
 from dragoman.inspect.views.equations import equations_view, plain_parts
 from dragoman.inspect.views.layer_table import cell_sizes
-from dragoman.inspect.views.parts_in_code import DisagreementError
+from dragoman.inspect.views.parts_in_code import DisagreementError, Part
 from dragoman.inspect.views.plain_code import Code, Library, as_text, formula
+from dragoman.inspect.views.subject import Subject, plain_axis
 from dragoman.inspect.views.table import VIEWS
+from dragoman.models.classifier import Classifier, ClassifierConfig
 from dragoman.models.config import TransformerConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
+from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
+from dragoman.models.decoders.edit_transducer import EditTransducerConfig
+from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
@@ -39,6 +45,8 @@ from dragoman.models.layers.cells import (
     build_cell,
 )
 from dragoman.models.layers.config import LinearConfig, RelativeConfig, RotaryConfig
+from dragoman.models.layers.embeddings import build_embedding
+from dragoman.models.layers.pooling import QueriesConfig, StepWeightsConfig, TimeAttentionConfig
 from dragoman.models.layers.rnn_attention import (
     AdditiveConfig,
     CosineConfig,
@@ -50,7 +58,7 @@ from dragoman.models.layers.rnn_attention import (
     ScaledDotConfig,
 )
 from tests.conftest import TrainedFolder, call
-from tests.inspect.test_inside import model_of, recurrent, subject_of
+from tests.inspect.test_inside import SOURCE, WORDS, batch_of, model_of, recurrent, subject_of
 from tests.web.javascript import run_javascript
 
 # Every kind of cell with its settings, and its last two formulas.
@@ -90,7 +98,9 @@ NUMPY = Library(
     SimpleNamespace(
         sigmoid=lambda x: 1 / (1 + np.exp(-x)), tanh=np.tanh, relu=lambda x: np.maximum(x, 0), exp=np.exp,
         cat=np.concatenate, chunk=np.split, softmax=softmax, where=np.where, stack=np.stack, inf=np.inf, amax=np.max,
-        sum=lambda x, axis, keepdim: x.sum(axis, keepdims=keepdim), unflatten=lambda x, axis, shape: x.reshape(shape),
+        sum=lambda x, axis, keepdim=False: x.sum(axis, keepdims=keepdim), cumprod=np.cumprod, reshape=np.reshape,
+        split=lambda x, sizes, axis: np.split(x, np.cumsum(sizes)[:-1], axis),
+        unbind=lambda x, axis: np.moveaxis(x, axis, 0), unflatten=lambda x, axis, shape: x.reshape(shape),
     ),
     SimpleNamespace(
         layer_norm=lambda x, shape, scale, shift=0.0, epsilon=1e-5: normed(x, scale, shift, epsilon),
@@ -180,11 +190,28 @@ DECODERS: dict[str, Any] = {
     "general-predictive": replace(BAHDANAU, attention=GeneralConfig(window=PredictiveConfig(radius=1)), width=9),
     "fixed-context": FixedContextDecoderConfig(context="every-step", embedding=6, width=8, dropout=0.0),
     "pointer-generator": PointerGeneratorConfig(pointer=5, inner=BAHDANAU),
+    "hard": HardAttentionDecoderConfig(embedding=6, width=8, jump=2, dropout=0.0),
+    "hard-order-0": HardAttentionDecoderConfig(order=0, context=True, embedding=6, width=8, dropout=0.0),
+    "hard-anywhere": HardAttentionDecoderConfig(order=0, monotonic=False, embedding=6, width=8, dropout=0.0),
+    "edit-transducer": EditTransducerConfig(embedding=6, width=8, dropout=0.0),
+    "copy-transducer": CopyTransducerConfig(embedding=6, width=8, dropout=0.0),
     "transformer": TRANSFORMER,
     "post-norm": replace(TRANSFORMER, norm="post", bias=False, score="cosine", positions=RelativeConfig()),
     "rotary": replace(TRANSFORMER, positions=RotaryConfig(), score="dot", key_heads=1, gated=True, activation="silu"),
     "linear": replace(TRANSFORMER, attention=LinearConfig(), norm_kind="rms"),
 }
+
+
+def agree(parts: list[Part]) -> None:
+    """With the run, by torch and by numpy."""
+    for part in parts:
+        assert part.difference() < 1e-5, part.name
+        found = part.computed(NUMPY)
+        for value, state in part.state.items():
+            np.testing.assert_allclose(found[value], state.detach().numpy(), atol=1e-5, rtol=1e-5, err_msg=part.name)
+
+
+LATENT = ("hard", "hard-order-0", "hard-anywhere", "edit-transducer", "copy-transducer")
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -194,15 +221,46 @@ def test_the_plain_code_of_every_part_is_what_the_run_computes(name: str) -> Non
     parts = plain_parts(subject_of(model_of(encoder, decoder)))
     own = [part.name for part in parts if part.name.startswith("decoder")]
     assert own[-1] == ("decoder.blocks.0" if encoder is decoder else "decoder")
-    assert any("attention" in one for one in own) == (name != "fixed-context")
-    for part in parts:
-        assert part.difference() < 1e-5, part.name
-        found = part.computed(NUMPY)
-        for value, state in part.state.items():
-            np.testing.assert_allclose(found[value], state.detach().numpy(), atol=1e-5, rtol=1e-5, err_msg=part.name)
+    attends = (name != "fixed-context" and name not in LATENT) or name in ("hard-order-0", "copy-transducer")
+    assert any("attention" in one for one in own) == attends
+    agree(parts)
     if name not in ("pointer-generator", "transformer", "post-norm", "rotary", "linear"):
         assert "p" in parts[-1].state
         np.testing.assert_allclose(parts[-1].values["p"].sum(-1), 1.0)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+def test_blocks_of_convs2s_are_what_the_run_computes(kernel: int) -> None:
+    sizes: dict[str, Any] = {"layers": 2, "embedding": 6, "widths": (6, 8), "kernel": kernel, "dropout": 0.0}
+    parts = plain_parts(subject_of(model_of(ConvS2SEncoderConfig(**sizes), ConvS2SDecoderConfig(**sizes))))
+    names = [f"{side}.layers.{number}" for side in ("encoder", "decoder") for number in (0, 1)]
+    assert {*names} <= {part.name for part in parts}
+    agree(parts)
+    by_name = {part.name: part.code.text for part in parts}
+    assert by_name["encoder.layers.0"] == [
+        "U = [Z; X; Z_r]", "W = s ⊙ V/‖V‖", "[A, B] = U Wᵀ + b", "G = A ⊙ σ(B)", "O = (G + X) ⊙ √0.5"
+    ]  # fmt: skip
+    assert by_name["decoder.layers.1"][-1] == "O = (R + X W_xᵀ + b_x) ⊙ √0.5"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "title"),
+    [(TimeAttentionConfig(), "attention over time"), (TimeAttentionConfig(steps=20), "attention over time"),
+     (StepWeightsConfig(), "a weight for each step"), (QueriesConfig(), "learned queries"),
+     (QueriesConfig(count=3), "learned queries")],
+)  # fmt: skip
+def test_poolings_are_what_the_run_computes(pooling: Any, title: str) -> None:
+    torch.manual_seed(2)
+    config = ClassifierConfig(pooling=pooling, encoder=BIDIRECTIONAL)
+    model = Classifier(config, build_embedding(WORDS, 6, 0, None, sides=("source",)), 3, keep_from=0).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    axis = plain_axis([*map(str, SOURCE), "<eos>"])
+    batch = replace(batch_of([SOURCE], [SOURCE]), target=torch.tensor([[1]]))
+    parts = plain_parts(Subject(None, model, batch, axis, plain_axis(["label"]), given=True))
+    assert parts[-1].title == f"Pooling by {title}"
+    agree(parts)
 
 
 def test_the_formulas_of_attention_are_those_of_the_papers() -> None:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from dragoman.base.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.base.config.overrides import parse_value
 from dragoman.base.config.toml_text import TomlTable, either, join_place, one_of, shown
-from dragoman.base.errors import ConfigError, broken_note, hint, nearest, suggestion
+from dragoman.base.errors import ConfigError, Problem, broken_note, hint, nearest, suggestion
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -40,7 +40,8 @@ def build(cls: type[D], table: Mapping[str, object], place: str = "", origin: st
     errors: list[str] = []
     instance = _read_value(accepted(cls), table, place, errors, MISSING)
     if errors:
-        raise ConfigError("\n".join(f"{origin}: {error}" if str(origin) else error for error in errors))
+        mends = [error.mend for error in errors if isinstance(error, Problem)]
+        raise ConfigError("\n".join(f"{origin}: {error}" if str(origin) else error for error in errors), mends)
     assert isinstance(instance, cls)
     return instance
 
@@ -87,7 +88,7 @@ def _build_instance(
     instance = cls(**values)
     for problem in instance.problems() if hasattr(instance, "problems") else ():
         named = re.split(r"[.:\[]", problem)[0] in fields
-        errors.append(place + ("." if named and place else ": " if place else "") + problem)
+        errors.append(place + ("." if named and place else ": ") + problem if place else problem)
     return instance
 
 

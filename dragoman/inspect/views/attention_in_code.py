@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.inspect.views.attention_layers import AttentionLayer
+from dragoman.inspect.views.layers_in_code import pooling
 from dragoman.inspect.views.parts_in_code import Part, Recording, known, plus, weight_of
 from dragoman.inspect.views.plain_code import Code
 from dragoman.models.layers import (
@@ -210,7 +211,7 @@ def by_products(recording: Recording, layer: AttentionLayer) -> Part | None:
 def attention_part(recording: Recording, layer: AttentionLayer) -> Part | None:
     if layer.name not in dict(recording.subject.model.named_modules()):
         return None
-    for build in (single_head, multi_head, by_products):
+    for build in (single_head, multi_head, pooling, by_products):
         if part := build(recording, layer):
             return part
     return None

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.inspect.views.layers_in_code import CONVOLUTIONS, gated_convolution
+from dragoman.inspect.views.monotone_in_code import monotone_decoder
 from dragoman.inspect.views.parts_in_code import Part, Recording, known, plus, weight_of
 from dragoman.inspect.views.plain_code import Code
 from dragoman.inspect.views.states import cell_axis, joined_states
@@ -17,6 +19,7 @@ from dragoman.inspect.views.subject import Axis, plain_axis
 from dragoman.models import (
     FixedContextDecoder,
     LuongDecoder,
+    MonotoneDecoder,
     PointerGenerator,
     RecurrentDecoder,
     Stream,
@@ -285,6 +288,10 @@ def decoder_parts(recording: Recording, parts: Parts) -> list[Part]:
             part = recurrent_decoder(recording, name, module, parts)
         elif isinstance(module, PointerGenerator):
             part = pointer_generator(recording, name, module)
+        elif isinstance(module, MonotoneDecoder):
+            part = monotone_decoder(recording, name, module)
+        elif isinstance(module, CONVOLUTIONS):
+            part = gated_convolution(recording, name, module)
         elif isinstance(module, TransformerBlock) and f"{name}.attention" in parts:
             part = transformer_block(recording, name, module, parts, parts[f"{name}.attention"].rows)
         found += [] if part is None else [part]

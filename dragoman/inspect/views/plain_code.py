@@ -19,14 +19,14 @@ Tree = list[Any]
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "mu": "μ"}
 NAMES = {
     "sigmoid": "σ", "relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "elu": "ELU", "layer_norm": "LN",
-    "rms_norm": "RMS", "amax": "max", "sum": "∑",
+    "rms_norm": "RMS", "amax": "max", "sum": "∑", "cumprod": "∏",
 }  # fmt: skip
 SIGNS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "−", ast.Mult: "⊙", ast.MatMult: "", ast.LtE: "≤", ast.Lt: "<", ast.USub: "−"
 }  # fmt: skip
 RANKS: dict[type, int] = {ast.Add: 1, ast.Sub: 1, ast.Mult: 2, ast.MatMult: 2}
 # What only says how a tensor is laid out is no part of the formula.
-SILENT = ("chunk", "unflatten", "cat")
+SILENT = ("chunk", "unflatten", "cat", "split", "unbind", "reshape")
 
 
 @dataclass(frozen=True)

@@ -59,14 +59,14 @@ class CopyTransducer(EditTransducer):
         target = self.target_readout(states, source)
         logits = self.choice(self.readout(target, source))  # (N, T, S, 5)
         by_source = logits.view(source.keys.shape[0], -1, *logits.shape[2:])
-        choices = log_probabilities(by_source.masked_fill(self._forbidden(source)[:, None], IMPOSSIBLE)).view_as(logits)
+        choices = log_probabilities(by_source.masked_fill(self.forbidden(source)[:, None], IMPOSSIBLE)).view_as(logits)
         tokens = self.output(self.readout_dropout(torch.tanh(target)))
         stops = torch.arange(self.width, device=tokens.device) == EOS
         return Actions(
             (choices, log_probabilities(tokens.masked_fill(stops, IMPOSSIBLE))), (left_of(choices[..., DELETE]),)
         )
 
-    def _forbidden(self, source: Source) -> Tensor:
+    def forbidden(self, source: Source) -> Tensor:
         end = source.keys[..., 0]  # (B, S)
         return torch.stack([torch.zeros_like(end), end, end, end | (source.copied == PAD), ~end], -1)
 

@@ -141,11 +141,11 @@ class EditTransducer(MonotoneDecoder):
         rows, length, size = readout.shape[:3]
         logits = torch.cat([self.insert(readout), self.output(readout), self.other(readout)], -1)
         by_source = logits.view(source.keys.shape[0], -1, *logits.shape[2:])
-        allowed = by_source.masked_fill(self._forbidden(source)[:, None], IMPOSSIBLE)
+        allowed = by_source.masked_fill(self.forbidden(source)[:, None], IMPOSSIBLE)
         actions = log_probabilities(allowed).view(rows, length, size, -1)
         return Actions((actions,), (left_of(actions[..., -2]),))
 
-    def _forbidden(self, source: Source) -> Tensor:
+    def forbidden(self, source: Source) -> Tensor:
         """Which actions cannot happen: (B, S, 2V + 2)."""
         end = source.keys  # (B, S, 1)
         stops = torch.arange(self.width, device=end.device) == EOS

@@ -45,6 +45,8 @@ from dragoman.models.layers.kv_cache import SharedEntries as SharedEntries
 from dragoman.models.layers.linear import Linear as Linear
 from dragoman.models.layers.linear import LoRALinear as LoRALinear
 from dragoman.models.layers.linear import merge as merge
+from dragoman.models.layers.pooling import QueryPooling as QueryPooling
+from dragoman.models.layers.pooling import StepWeights as StepWeights
 from dragoman.models.layers.pooling import TimeAttention as TimeAttention
 from dragoman.models.layers.positions import Learned as Learned
 from dragoman.models.layers.positions import Relative as Relative

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
-from dragoman.base import suggestion
+from dragoman.base import Mend, Problem, suggestion
 from dragoman.base.config import setting
 from dragoman.data import COLUMNS, DataConfig, SourceReader, TokenizersConfig
 from dragoman.data.formats import ExampleFormat
@@ -83,9 +83,11 @@ class Config:
             )
         units = source.tokenizer_kind if isinstance(source, RunTokenizerConfig) else source.kind
         if getattr(encoder, "kind", "") == "character-words" and units not in (CharactersConfig.kind, ""):
-            yield (
+            mend = Mend("tokenizer.source.kind", "characters", "source: characters, of which the encoder makes words")
+            yield Problem(
                 f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {units!r}; "
-                'set tokenizer.source.kind = "characters"'
+                'set tokenizer.source.kind = "characters"',
+                mend,
             )
         if not self.reads_media and (self.data.media or isinstance(source, MEDIA)):
             name = "data.media" if self.data.media else f'tokenizer.source: found "{source.kind}", which'
@@ -134,11 +136,16 @@ def length_limit(stack: Any) -> tuple[str, int | None]:
 def too_long(config: Config, part: str, stack: Any, reserved: int = 1) -> Iterator[str]:
     """An error if data.max_length exceeds the length limit of a stack; `reserved` tokens are needed for <eos>."""
     name, limit = length_limit(stack)
+    yield from over_limit(config, f"model.{part}.{name}", limit, reserved)
+
+
+def over_limit(config: Config, place: str, limit: int | None, reserved: int) -> Iterator[str]:
+    """An error if data.max_length exceeds what the setting of a place allows."""
     if limit is not None and config.data.max_length + reserved > limit:
-        yield (
-            f"data.max_length: found {config.data.max_length}, but model.{part}.{name} = {limit} tokens"
-            f"{', <eos> included' if reserved else ''}; expected at most {limit - reserved}"
-        )
+        most, eos = limit - reserved, ", <eos> included" if reserved else ""
+        mend = Mend("data.max_length", most, f"length: up to {most} tokens, as {place} = {limit} allows")
+        found = f"data.max_length: found {config.data.max_length}, but {place} = {limit} tokens{eos}"
+        yield Problem(f"{found}; expected at most {most}", mend)
 
 
 class Starter(NamedTuple):

@@ -91,7 +91,7 @@ def from_table(table: Mapping[str, Any]) -> Config:
     except ConfigError as error:
         kind = model.get("kind") if isinstance(model := table.get("model"), Mapping) else model
         if isinstance(kind, str) and str(error).startswith("model") and (name := nearest(kind, preset_names())):
-            raise ConfigError(f"{error}. Did you mean preset={name}?") from None
+            raise ConfigError(f"{error}. Did you mean preset={name}?", error.mends) from None
         raise
 
 

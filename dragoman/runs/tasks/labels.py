@@ -13,7 +13,7 @@ from dragoman.data.formats import LABELS, NUMBERS, SERIES_WITH_GAPS, TAGS, Examp
 from dragoman.data.media import PictureConfig, extractor_of
 from dragoman.data.tokenizers import PAD, NumberScaler, NumbersConfig, Tokenizer
 from dragoman.decoding import LabelDecoder, NumberDecoder, TagDecoder
-from dragoman.runs.tasks.base import MEDIA, Automatic, Config, Starter, Task, encoder_of, too_long
+from dragoman.runs.tasks.base import MEDIA, Automatic, Config, Starter, Task, encoder_of, over_limit, too_long
 from dragoman.runs.tasks.translate import set_lower_case
 
 if TYPE_CHECKING:
@@ -166,12 +166,7 @@ class PooledTaskConfig(NoSearchConfig):
         if self.model.texts == "apart" and max(1, len(self.data.columns) - 1) != 2:
             yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
         numbers, limit = self.tokenizer.source.kind == "numbers", getattr(self.model.pooling, "steps", 0)
-        if limit and self.data.max_length + (not numbers) > limit:
-            eos = "" if numbers else ", <eos> included"
-            yield (
-                f"data.max_length: found {self.data.max_length}, but model.pooling.steps = {limit}{eos}; expected at "
-                f"most {limit - (not numbers)}"
-            )
+        yield from over_limit(self, "model.pooling.steps", limit or None, int(not numbers))
 
 
 @dataclass(frozen=True)
@@ -317,7 +312,7 @@ class TagConfig(NoSearchConfig):
         if model.kind == "hmm":
             yield from self.unused_settings(["train.start_from"], 'has no meaning for model.kind = "hmm"')
         if model.kind == "hmm" and isinstance(source, (NumbersConfig, *MEDIA)):
-            yield f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"'
+            yield f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"; take model.kind=tagger'
 
 
 class Tag(LabelTask):

@@ -71,7 +71,10 @@ def feature_problems(config: Config) -> Iterator[str]:
     fitting = READ_BY.get(type(encoder), ())
     if not isinstance(source, fitting):
         kinds = " or ".join(f'"{features.kind}"' for features in fitting) or "text or numbers"
-        advice = f"; set model.encoder.kind = {quoted(READ_BY, source)}" if isinstance(source, MEDIA) else ""
+        other = (
+            quoted(READ_BY, source) if isinstance(source, MEDIA) else "another, such as model.encoder.kind=recurrent"
+        )
+        advice = f"; set model.encoder.kind = {other}" if isinstance(source, MEDIA) else f"; take {other}"
         found = f'found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
         yield f"tokenizer.source: {found}{advice}"
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from dragoman.base import ConfigError
+from dragoman.base import ConfigError, Mend, Problem
 from dragoman.base.config import Table, imported, setting
 from dragoman.classical import TRANSDUCERS, build_transducer
 from dragoman.data import SourceReader, TokenizersConfig
@@ -59,9 +59,10 @@ class TranslateConfig(Config):
             yield 'tokenizer.target: found "numbers", which only task = "regress" reads'
         if model.kind in TRANSDUCERS:
             if model.kind == "copy" and self.tokenizer.target is not None:
-                yield (
+                yield Problem(
                     'model.kind: "copy" needs one vocabulary for both sides; leave tokenizer.target out, or take '
-                    'preset = "copy" for its bytes'
+                    'preset = "copy" for its bytes',
+                    Mend("tokenizer.target", None, "target: the tokenizer of the source"),
                 )
             yield from self.unused_settings(
                 ["train.start_from", "train.vectors"], f'has no meaning for model.kind = "{model.kind}"'
