@@ -24,6 +24,7 @@ from dragoman.decoding.labels import NumberDecoder as NumberDecoder
 from dragoman.decoding.labels import TagDecoder as TagDecoder
 from dragoman.decoding.method import METHODS as METHODS
 from dragoman.decoding.method import Method as Method
+from dragoman.decoding.method_settings import Sampling as Sampling
 from dragoman.decoding.options import DecodingOptions as DecodingOptions
 from dragoman.decoding.options import DecodingSettings as DecodingSettings
 from dragoman.decoding.options import EngineName as EngineName
@@ -36,7 +37,6 @@ from dragoman.decoding.options import check_at_least as check_at_least
 from dragoman.decoding.options import decoding_options as decoding_options
 from dragoman.decoding.options import replace_from_keywords as replace_from_keywords
 from dragoman.decoding.sampling import OnToken as OnToken
-from dragoman.decoding.sampling import Sampling as Sampling
 from dragoman.decoding.sampling import TokenStream as TokenStream
 from dragoman.decoding.sampling import observed as observed
 from dragoman.decoding.sampling import sample_key as sample_key

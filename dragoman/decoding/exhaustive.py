@@ -5,47 +5,35 @@ It shows what any other search misses, and how much probability the listed outpu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.base import ConfigError, check_interrupted
-from dragoman.base.config import Range, setting
 from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis, Step
-from dragoman.decoding.method import Method, Request, distinct
+from dragoman.decoding.method import Request, distinct
+from dragoman.decoding.method_settings import Exhaustive as Exhaustive
 from dragoman.decoding.scorer import NEG_INF, Scorer
 
 MAX_OUTPUTS = 500_000  # per source; about a minute
 BLOCK_ROWS = 2048  # prefixes read at a time
 
 
-@dataclass(frozen=True)
-class Exhaustive(Method):
-    """All outputs of at most `length` tokens, <eos> not counted."""
-
-    kind: ClassVar[str] = "exhaustive"
-    exact: ClassVar[bool] = True
-    remote: ClassVar[bool] = False  # it may take a minute
-    length: Annotated[int, Range(0, 1000)] = setting(
-        4, help="maximum length of an output; there are vocabulary^length outputs of this length"
-    )
-
-    def search(self, request: Request) -> list[list[Hypothesis]]:
-        model = request.stepwise("exhaustive search")
-        limit = self.length + 1
-        if model.max_positions is not None:
-            limit = min(limit, model.max_positions)
-        scorer = Scorer.from_config(request.config)
-        with torch.no_grad():
-            state = model.start(request.batch)
-            sources = torch.arange(len(request.limits), device=request.limits.device)
-            return [
-                exhaustive_search(model.step, state.select(source[None]), limit, scorer, request.n_best, sources.device)
-                for source in sources
-            ]
+@torch.no_grad()
+def search_all_outputs(request: Request, length: int) -> list[list[Hypothesis]]:
+    model = request.stepwise("exhaustive search")
+    limit = length + 1
+    if model.max_positions is not None:
+        limit = min(limit, model.max_positions)
+    scorer = Scorer.from_config(request.config)
+    state = model.start(request.batch)
+    sources = torch.arange(len(request.limits), device=request.limits.device)
+    return [
+        exhaustive_search(model.step, state.select(source[None]), limit, scorer, request.n_best, sources.device)
+        for source in sources
+    ]
 
 
 def check_size(vocabulary: int, limit: int) -> None:

@@ -2,75 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from dragoman.base import ConfigError, DataError, RunError
-from dragoman.base.config import Range, setting
 from dragoman.classical import NGramConfig, NGramModel, Ragged, is_arpa, read_arpa
 from dragoman.data import pad_tokens, token_batch
 from dragoman.data.readers import read_lines
 from dragoman.data.tokenizers import EOS, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
-from dragoman.decoding.method import Method, OpenMethod, PathLike, Request, distinct
+from dragoman.decoding.method import OpenMethod, Request, distinct
+from dragoman.decoding.method_settings import CTCDecoding, LanguageModelFusion, Mode
 from dragoman.decoding.non_autoregressive import BLANK, LMFusion, decode_ctc
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.models import CTCEmissions, LanguageModel, State, Transcriber, join_tensors
 from dragoman.models.heads import teacher_inputs
 from dragoman.models.layers import ctc_log_probability
 
-Mode = Literal["ctc", "attention", "joint"]
 
-
-@dataclass(frozen=True)
-class LanguageModelFusion:
-    """Shallow fusion in CTC prefix search: add weight · log p of a language model, and a bonus for every token."""
-
-    model: PathLike = setting(help="a text or ARPA file of n-grams, or a language-model run with the same vocabulary")
-    weight: Annotated[float, Range(0.0, exclusive_minimum=True)] = setting(0.3, help="weight of its log-probability")
-    bonus: float = setting(0.0, help="bonus for every output token")
-    order: Annotated[int, Range(1, 100)] | None = setting(None, help="n of the n-grams of a text file; none: 5")
-
-
-@dataclass(frozen=True)
-class CTCDecoding(Method):
-    """What finds the text of a transcriber: CTC, its attention decoder, or both."""
-
-    kind: ClassVar[str] = "ctc"
-    names_files: ClassVar[bool] = True
-    remote: ClassVar[bool] = False
-    uses_beam: ClassVar[bool] = True
-    mode: Mode = setting("ctc", help="what decodes; attention and joint need model.attention_decoder")
-    ctc_weight: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True, exclusive_maximum=True)] | None = setting(
-        None, help="weight of CTC in the score of mode joint; none: 0.3"
-    )
-    language_model: LanguageModelFusion | None = setting(None, help="shallow fusion with a language model")
-
-    def problems(self) -> Iterator[str]:
-        if self.ctc_weight is not None and self.mode != "joint":
-            yield f'ctc_weight: goes with mode = "joint", found mode = "{self.mode}"'
-        if self.language_model is not None and self.mode == "attention":
-            yield 'language_model: helps CTC, found mode = "attention", expected ctc or joint'
-
-    def open(self, run: Any, model: Any) -> Method | None:
-        if not isinstance(model, Transcriber):
-            raise ConfigError(
-                f'method: ctc goes with task = "transcribe" and CTC (model.kind = "transcriber"); {run.run.folder} has '
-                f'task = "{run.config.task}", model.kind = "{getattr(run.config.model, "kind", "")}"'
-            )
-        fusion = None
-        if (language := self.language_model) is not None:
-            fusion = LMFusion(language_scorer(run, language), language.weight, language.bonus)
-        if self.mode == "ctc" and fusion is None:
-            return None
-        return TranscriberSearch(self.mode, 0.3 if self.ctc_weight is None else self.ctc_weight, fusion)
+def open_ctc(settings: CTCDecoding, run: Any, model: Any) -> TranscriberSearch | None:
+    """The search of a transcriber; None: CTC alone, which is its own."""
+    if not isinstance(model, Transcriber):
+        raise ConfigError(
+            f'method: ctc goes with task = "transcribe" and CTC (model.kind = "transcriber"); {run.run.folder} has '
+            f'task = "{run.config.task}", model.kind = "{getattr(run.config.model, "kind", "")}"'
+        )
+    fusion = None
+    if (language := settings.language_model) is not None:
+        fusion = LMFusion(language_scorer(run, language), language.weight, language.bonus)
+    if settings.mode == "ctc" and fusion is None:
+        return None
+    return TranscriberSearch(settings.mode, 0.3 if settings.ctc_weight is None else settings.ctc_weight, fusion)
 
 
 def language_scorer(run: Any, language: LanguageModelFusion) -> NGramLM | NeuralLM:

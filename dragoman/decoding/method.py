@@ -132,23 +132,19 @@ def distinct(hypotheses: Sequence[Hypothesis], n_best: int) -> list[Hypothesis]:
     return sorted(once.values(), key=lambda hypothesis: (-hypothesis.normalised, hypothesis.tokens))[:n_best]
 
 
-def late(address: str, about: str) -> Callable[[], MethodEntry]:
-    return imported(MethodEntry, f"dragoman.decoding.{address}", about)
-
-
+ABOUT = {  # by kind: the class of the settings, and one line for help
+    "sampling": ("Sampling", "draw every token at random from the model's distribution"),
+    "mbr": ("MinimumBayesRisk", "draw samples and output the one most like the others under a metric"),
+    "exhaustive": ("Exhaustive", "score every output up to a length: exact, for small vocabularies"),
+    "draft": ("Draft", "greedy search in which a small run proposes tokens and the run checks them"),
+    "shortlist": ("ShortlistFile", "beam search among the target tokens that are likely for the source"),
+    "ctc": ("CTCDecoding", "how a transcriber decodes: CTC, attention or both, and a language model"),
+}
 METHODS: Table[str, MethodEntry] = Table(
     "decoding method",
     lambda entry: [entry.config.kind],
     late={
-        "sampling": late("sampling:Sampling", "draw every token at random from the model's distribution"),
-        "mbr": late("mbr:MinimumBayesRisk", "draw samples and output the one most like the others under a metric"),
-        "exhaustive": late("exhaustive:Exhaustive", "score every output up to a length: exact, for small vocabularies"),
-        "draft": late(
-            "speculative:Draft", "greedy search in which a small run proposes tokens and the run checks them"
-        ),
-        "shortlist": late(
-            "shortlist:ShortlistFile", "beam search among the target tokens that are likely for the source"
-        ),
-        "ctc": late("joint_ctc:CTCDecoding", "how a transcriber decodes: CTC, attention or both, and a language model"),
+        kind: imported(MethodEntry, f"dragoman.decoding.method_settings:{name}", about)
+        for kind, (name, about) in ABOUT.items()
     },
 )

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from dragoman.base import track
-from dragoman.base.config import Range, setting
 from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.method import Method, OpenMethod, Request, distinct
+from dragoman.decoding.method import OpenMethod, Request, distinct
+from dragoman.decoding.method_settings import Sampling as Sampling
+from dragoman.decoding.method_settings import TokenSampling
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.models.kernels import wide
 
@@ -26,36 +26,10 @@ MAX_ROWS = 1024  # outputs sampled side by side, which bounds the memory
 OnToken = Callable[[int, float], None]  # gets a token and its log-probability; an exception ends the search
 
 
-@dataclass(frozen=True)
-class TokenSampling:
-    """How a token is drawn from the model's distribution."""
-
-    temperature: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
-        1.0, help="draw from p^(1/temperature): below 1 favours likely tokens, above 1 evens out all tokens"
-    )
-    top_k: Annotated[int, Range(0, None)] = setting(0, help="draw from the k most probable tokens only; 0: from all")
-    top_p: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = setting(
-        1.0, help="draw from the fewest most probable tokens that together have this probability"
-    )
-    seed: int = setting(0, help="another seed draws other outputs")
-
-
-@dataclass(frozen=True)
-class Sampling(TokenSampling, Method):
-    """Draws every token from the model's distribution, sharpened by `temperature` and cut by `top_k` and `top_p`."""
-
-    kind: ClassVar[str] = "sampling"
-    samples: Annotated[int, Range(0, None)] = setting(
-        0, help="outputs drawn per source, of which the best are returned; 0: as many as are returned"
-    )
-
-    def hypotheses(self, n_best: int) -> int:
-        return max(self.samples, n_best)
-
-    def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The distinct samples of every source, best first; equal samples count once."""
-        count = self.hypotheses(request.n_best)
-        return [distinct(samples, request.n_best) for samples in draw_samples(request, self, count, "sampling")]
+def sample(request: Request, sampling: Sampling) -> list[list[Hypothesis]]:
+    """The distinct samples of every source, best first; equal samples count once."""
+    count = sampling.hypotheses(request.n_best)
+    return [distinct(samples, request.n_best) for samples in draw_samples(request, sampling, count, "sampling")]
 
 
 @torch.no_grad()

@@ -8,9 +8,8 @@ tokens as every vocabulary does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,34 +17,24 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dragoman.base import ConfigError, DataError, atomic_write
-from dragoman.base.config import setting
 from dragoman.data import Batch, SourceReader
 from dragoman.data.tokenizers import EOS, Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.method import Method, OpenMethod, PathLike, Request
+from dragoman.decoding.method import OpenMethod, PathLike, Request
+from dragoman.decoding.method_settings import SHORTLIST_MAKER
+from dragoman.decoding.method_settings import ShortlistFile as ShortlistFile
 from dragoman.decoding.searches import autoregressive_search
 from dragoman.models import EncoderDecoder, State
 from dragoman.models.heads import log_probabilities
 
 NAME = "shortlist.safetensors"  # in a run folder
-MAKER = "dragoman shortlist RUN"
 SPECIAL = EOS + 1  # padding, unknown, start and end: first in every vocabulary
 
 
-@dataclass(frozen=True)
-class ShortlistFile(Method):
-    """Output only the target tokens that a shortlist has for the source."""
-
-    kind: ClassVar[str] = "shortlist"
-    names_files: ClassVar[bool] = True
-    remote: ClassVar[bool] = False
-    uses_beam: ClassVar[bool] = True
-    file: PathLike = setting("auto", help=f"a file of {MAKER}; auto is the run's own")
-
-    def open(self, run: Any, model: Any) -> Shortlist:
-        shortlist_model(model)
-        path = run.run.folder / NAME if self.file == "auto" else Path(self.file)
-        return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
+def open_shortlist(file: PathLike, run: Any, model: Any) -> Shortlist:
+    shortlist_model(model)
+    path = run.run.folder / NAME if file == "auto" else Path(file)
+    return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
 
 
 class ShortlistModel:
@@ -128,15 +117,15 @@ class Shortlist(OpenMethod):
     def load(path: Path, source: SourceReader, target: Tokenizer) -> Shortlist:
         """Read a shortlist, which must be for these vocabularies."""
         if not path.is_file():
-            raise DataError(f"{path}: no such file, expected a shortlist; {MAKER} makes one")
+            raise DataError(f"{path}: no such file, expected a shortlist; {SHORTLIST_MAKER} makes one")
         try:
             with safe_open(path, "pt") as file:
                 metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise DataError(f"{path}: found no shortlist ({error}), expected a file of {MAKER}") from None
+            raise DataError(f"{path}: found no shortlist ({error}), expected a file of {SHORTLIST_MAKER}") from None
         if set(tensors) != {"always", "likely"}:
             names = ", ".join(sorted(tensors)) or "nothing"
-            raise DataError(f"{path}: found {names} in it, expected a file of {MAKER}")
+            raise DataError(f"{path}: found {names} in it, expected a file of {SHORTLIST_MAKER}")
         for side, tokenizer in (("source", source), ("target", target)):
             if metadata.get(side) != tokenizer.fingerprint():
                 raise DataError(

@@ -9,38 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.base import ConfigError, check_interrupted
-from dragoman.base.config import Range, setting
 from dragoman.data import Batch
 from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
-from dragoman.decoding.method import AutoregressiveModel, Method, OpenMethod, Request, RunLike
+from dragoman.decoding.method import AutoregressiveModel, OpenMethod, Request
+from dragoman.decoding.method_settings import Draft as Draft
 from dragoman.decoding.scorer import Scorer
 from dragoman.models import decodes
 
 MIN_ADVANCE = 16  # accepted tokens of all rows after which the states move behind them
 
 
-@dataclass(frozen=True)
-class Draft(Method):
-    """Speculative decoding (Leviathan et al. 2023): a small run proposes tokens, the large one checks them."""
-
-    kind: ClassVar[str] = "draft"
-    names_files: ClassVar[bool] = True
-    remote: ClassVar[bool] = False
-    run: RunLike = setting(help="a small run with the same vocabularies")
-    tokens: Annotated[int, Range(1, 1000)] = setting(4, help="tokens that the small run proposes at a time")
-
-    def open(self, run: Any, model: Any) -> Speculative:
-        small = run.companion(self.run, "a draft")
-        if run.codec.copies and not small.codec.copies:
-            raise ConfigError(f"draft: {self.run} cannot copy words that it does not know, as {run.run.folder} can")
-        return Speculative(small.model, self.tokens)
+def open_draft(draft: Draft, run: Any) -> Speculative:
+    small = run.companion(draft.run, "a draft")
+    if run.codec.copies and not small.codec.copies:
+        raise ConfigError(f"draft: {draft.run} cannot copy words that it does not know, as {run.run.folder} can")
+    return Speculative(small.model, draft.tokens)
 
 
 @dataclass

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import NAMESPACE_URL, uuid5
-
-import torch
 
 from dragoman.base import ConfigError, DataError, DragomanError, MissingExtraError, RunError
 from dragoman.data import UNKNOWN, Example, detect, languages_of_name, protected_spans, same_language, without_spans
@@ -32,13 +31,13 @@ from dragoman.inference import (
     ignore_unknown,
     load_run,
 )
-from dragoman.inference.align import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.runs import Run, current_version
 from dragoman.serving.batcher import SearchCost
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.formality import language_of_tag
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a run that an engine searches is served without torch
+    from dragoman.inference.align import AttentionView, WordAlignment
     from dragoman.inspect import InspectOptions
     from dragoman.inspect.views import Inspection
 
@@ -65,6 +64,12 @@ class BatchWork(NamedTuple):
         given = {*changed_fields(options)} - COUNTED if isinstance(options, DecodingOptions) else ()
         method = type(getattr(options, "method", None))
         return self.model, self.operation, self.constrained, tuple(sorted(given)), method
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Torch's inference mode; work that imports no torch needs none, and a search says itself that it needs none."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.inference_mode()
 
 
 class ServedModel:
@@ -138,7 +143,7 @@ class ServedModel:
 
     def run(self, work: BatchWork, inputs: list[Any]) -> list[Any]:
         """One output for each input; called in the thread of the batcher."""
-        with torch.inference_mode():
+        with without_gradients():
             return self.operations[work.operation](work.options, inputs)
 
     def costs(self, work: BatchWork, inputs: Sequence[Any]) -> list[SearchCost]:
@@ -249,6 +254,8 @@ class ServedModel:
             raise ConfigError(f'model: "{self.name}" has model.kind = "{kind}", which has no probability of a text')
 
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment | DragomanError]:
+        from dragoman.inference.align import align_pairs
+
         how: Any = {"view": self._view, "batch_size": self.batch_size}
         return outputs_or_errors(lambda stream: align_pairs(self.predictor, inputs, stream=stream, **how))
 
@@ -295,6 +302,8 @@ class ServedModel:
 
     @cached_property
     def _view(self) -> AttentionView:
+        from dragoman.inference.align import select_view
+
         return select_view(self.predictor)
 
     # --- texts

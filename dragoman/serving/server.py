@@ -18,7 +18,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import torch
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -221,6 +220,13 @@ def answering_time(grace: float) -> float:
     return min(ANSWERING, grace / 5)
 
 
+def set_num_threads(threads: int) -> None:
+    """Let torch compute with so many threads; one that is not imported yet reads the environment."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
 def run_worker(
     config: ServeConfig,
     listening: socket.socket,
@@ -230,7 +236,7 @@ def run_worker(
 ) -> None:
     """Open the models and answer requests until a signal comes; `on_late` ends a process that does not end itself."""
     threads = config.threads or max(1, usable_cores() // config.workers)
-    torch.set_num_threads(threads)
+    set_num_threads(threads)
     # A thread that computes gives up the interpreter only when asked, by default after 5 ms. The event loop asks after
     # every system call, so a refusal would wait 15 ms for its turns, and 80 clients for a second.
     sys.setswitchinterval(SWITCH_INTERVAL)

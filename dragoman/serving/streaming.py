@@ -7,21 +7,23 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from starlette.responses import StreamingResponse
 
 from dragoman.base import ConfigError, DragomanError
-from dragoman.decoding import DecodingOptions, OnToken, Sampling, TokenStream, observed
+from dragoman.decoding import DecodingOptions, Sampling
 from dragoman.decoding.constraints import ConstrainedInput
 from dragoman.inference import CompletionOptions
 from dragoman.serving.answers import busy_message
 from dragoman.serving.batcher import Busy
-from dragoman.serving.models import ServedModel, quiet_stream
+from dragoman.serving.models import ServedModel, quiet_stream, without_gradients
 from dragoman.serving.options import InputBuilder, completion_options, decoding_options
 from dragoman.serving.schemas import PredictRequest
 from dragoman.serving.state import ServerState, TooLate
+
+if TYPE_CHECKING:
+    from dragoman.decoding import OnToken
 
 
 class Abandoned(Exception):  # noqa: N818
@@ -72,6 +74,8 @@ def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingO
 
     The tokens of a text that is read in parts, or that may be refused, are not reported: the text comes at the end.
     """
+    from dragoman.decoding import TokenStream  # it imports torch
+
     sampling = options.method if isinstance(options.method, Sampling) else None
     if model.predictor.reads_in_parts(text, options) or model.predictor.defaults.min_confidence is not None:
         on_token = lambda token, score: None  # noqa: E731
@@ -84,6 +88,8 @@ def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingO
 
 def complete_tokens(model: ServedModel, prompt: str, options: CompletionOptions, on_token: OnToken) -> Any:
     """Continue a prompt, report every token, and return the completion as a table."""
+    from dragoman.decoding import observed
+
     ((completed,),) = model.complete(options, [prompt], quiet_stream(), lambda choose: observed(choose, on_token))
     return asdict(completed)
 
@@ -106,7 +112,7 @@ async def token_events(
 
     def work() -> None:
         try:
-            with torch.inference_mode():
+            with without_gradients():
                 output: Any = search(on_token)
         except Abandoned:
             return

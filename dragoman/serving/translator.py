@@ -13,7 +13,7 @@ from dragoman.data.tokenizers import SPECIALS, UNK
 from dragoman.decoding import DecodingOptions
 from dragoman.documents import UnitTranslation, parse_blocks, translate_blocks
 from dragoman.inference import Prediction
-from dragoman.inference.align import WordAlignment, token_word_shares, word_spans
+from dragoman.inference.align import WordAlignment
 from dragoman.inference.segments import Block
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import InputBuilder
@@ -160,6 +160,8 @@ def word_confidences(model: ServedModel, prediction: Prediction) -> list[float] 
 
     None where words cannot be told.
     """
+    from dragoman.inference.align import token_word_shares, word_spans  # they import torch
+
     tokenizer, text = model.predictor.target_tokenizer, prediction.text
     pieces = tokenizer.pieces(tokenizer.encode(text))
     copied = [own if token == SPECIALS[UNK] else token for token, own in zip(pieces, prediction.tokens, strict=False)]

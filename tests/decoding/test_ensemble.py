@@ -15,7 +15,7 @@ from dragoman.data.tokenizers.base import SOS
 from dragoman.decoding.config import Average, SearchConfig, StopRule
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
+from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs, rank
 from dragoman.decoding.sampling import draw_samples
 from dragoman.decoding.searches import search
 from dragoman.models.config import EncoderDecoderConfig
@@ -170,7 +170,7 @@ def test_the_typical_output_wins_over_the_most_probable() -> None:
     ]
     texts = {10: "w x y z", 11: "a b c d", 12: "a b c e", 13: "a b f d"}
     request = request_for(model_of(), [[5]])._replace(text=lambda tokens: texts[tokens[0]])
-    ranked = MinimumBayesRisk(metric="wer").rank(samples, request)
+    ranked = rank(samples, request, "wer")
     assert [one.tokens[0] for one in ranked] == [11, 12, 13, 10]
     assert -ranked[0].normalised == pytest.approx((1 + 0 + 0.25 + 0.25 + 0) / 5)  # itself twice among the truths
     assert expected_costs(["a"], Counter({"a": 3, "b": 1}), "exact_match") == [0.25]
@@ -179,7 +179,7 @@ def test_the_typical_output_wins_over_the_most_probable() -> None:
 def test_tokenizations_of_one_text_count_together() -> None:
     samples = [Hypothesis((token,), (score,), score, score) for token, score in ((10, -2.0), (11, -1.0), (12, -0.1))]
     request = request_for(model_of(), [[5]])._replace(text=lambda tokens: {10: "a", 11: "a", 12: "b"}[tokens[0]])
-    ranked = MinimumBayesRisk(metric="exact_match").rank(samples, request)
+    ranked = rank(samples, request, "exact_match")
     assert [one.tokens for one in ranked] == [(11,), (12,)]
     assert [-one.normalised for one in ranked] == pytest.approx([1 / 3, 2 / 3])
 

@@ -151,6 +151,23 @@ def test_every_token_has_the_same_probability_and_every_search_the_same_outputs(
     assert asked > 100, "nearly everything was left to our own search"
 
 
+def test_lengths_repeats_and_complete_hypotheses_are_as_in_our_own_search(tmp_path: Path) -> None:
+    model, sources, asked = model_of("modern"), rows(40), 0
+    engine = engine_of(model, tmp_path)
+    greedy = [
+        SearchConfig(beam=1, min_length=least, no_repeat_ngram=size) for least in (0, 3, 40) for size in (0, 1, 2)
+    ]
+    for config in greedy + [SearchConfig(beam=3, num_complete=number) for number in (1, 2, 5)]:
+        config = replace(config, stop="complete", max_length=15)
+        assert not list(unsupported(Call(config, DecodingOptions()), VOCABULARY))
+        plain = own_search(model, sources, config, config.beam)
+        for scores in (True, False):
+            for place, found in engine.search(sources, [16] * 40, EngineSearch(config, config.beam, 16, scores)):
+                asked += found is not None
+                assert found is None or [one.tokens for one in found] == [one.tokens for one in plain[place]]
+    assert asked > 400, "nearly everything was left to our own search"
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 def test_what_reaches_its_longest_length_ends_as_in_our_own_search(beam: int, tmp_path: Path) -> None:
     model = model_of("paper", ending=0.0)
@@ -248,6 +265,8 @@ def test_searches_it_does_not_do_alike_are_known() -> None:
         replace(complete, normalisation="gnmt"): "search.normalisation = 'gnmt'",
         replace(complete, normalisation="none"): None,
         replace(complete, no_repeat_ngram=2): "search.no_repeat_ngram = 2",
+        SearchConfig(beam=1, no_repeat_ngram=2, min_length=3): None,
+        replace(complete, num_complete=2): None,
         replace(complete, beam=4, beam_groups=2): "search.beam_groups = 2",
         replace(complete, beam=30): "a beam of 30 over a vocabulary of 50",
     }.items():

@@ -161,3 +161,24 @@ def test_weights_of_another_model_are_named(labelers: Path, tmp_path: Path, capf
 def test_a_device_that_does_not_exist_is_still_an_error(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert guarded(["predict", f"{runs}/copy", f"{runs}/words.txt", "--device", "nowhere"]) == 2
     assert "nowhere" in capfd.readouterr().err
+
+
+def test_help_and_settings_of_decoding_methods() -> None:
+    commands = ("predict", "complete", "evaluate", "translate")
+    found = commands_without_torch([f"{command} --help" for command in commands] + ["predict --help-settings"])
+    for text in ("method=ctc", "method.temperature", "method.metric", "as train takes them"):
+        assert text in found
+
+
+def test_a_server_is_ready(runs: Path) -> None:
+    pytest.importorskip("fastapi")
+    script = f"""
+import sys
+sys.modules["torch"] = None
+from dragoman.serving import server
+server.DrainingServer.run = lambda self, sockets: print("ready")
+from dragoman.cli import guarded
+assert guarded(["serve", "{runs}/ngram-transducer", "port=0"]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr

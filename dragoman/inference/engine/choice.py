@@ -102,6 +102,10 @@ SUPPORTED: dict[str, Callable[[Call], bool] | None] = {
     ),
     "stop": lambda call: call.width == 1 or call.config.stop == "complete",
     "max_length": None,
+    "num_complete": None,  # its patience
+    # It forbids tokens before the softmax. That changes the ranks in a beam, but not which token is the most probable.
+    "min_length": lambda call: call.width == 1,
+    "no_repeat_ngram": lambda call: call.width == 1,
     "diversity_penalty": None,  # has an effect with beam_groups alone
     "n_best": None,
     # CTranslate2 joins the shortlists of a batch, so that neighbours may change an output: only where it is required.

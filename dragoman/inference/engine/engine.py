@@ -154,7 +154,6 @@ class Engine:
             return_end_token=True,
             max_input_length=0,
             max_decoding_length=max_length,
-            min_decoding_length=0,
             use_vmap=self.listed,
             **options,
         )
@@ -165,6 +164,8 @@ class Engine:
             texts,
             max_length,
             beam_size=1,
+            min_decoding_length=min(how.config.min_length, max_length),
+            no_repeat_ngram_size=how.config.no_repeat_ngram,
             callback=(lambda step: should_stop()) if should_stop is not None and max_length > LONG else None,
         )
 
@@ -184,6 +185,7 @@ class Engine:
 
     def _beam(self, texts: list[list[str]], max_length: int, how: EngineSearch) -> Results:
         config, width = how.config, how.config.beam
+        complete = max(config.num_complete, how.n_best) if config.num_complete else width
         greedy: Results | None = None
         if config.stop != "complete":
             greedy = self._greedy(texts, max_length, how._replace(scores=False))
@@ -192,7 +194,9 @@ class Engine:
             texts,
             max_length,
             beam_size=width,
-            num_hypotheses=width,
+            patience=complete / width,
+            num_hypotheses=complete,
+            min_decoding_length=0,
             length_penalty=config.length_penalty if normalised else ALMOST_NO_PENALTY,
         )
 

@@ -15,7 +15,6 @@ from dragoman.data import UNKNOWN
 from dragoman.decoding import DecodingOptions
 from dragoman.inference import Finding, UnseenInputs, checker
 from dragoman.inspect import InspectOptions
-from dragoman.inspect.views import VIEWS
 from dragoman.serving.formality import language_of_tag
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import completion_options, decoding_options, tagged, within
@@ -195,6 +194,8 @@ def as_json(inspection: Inspection, packed: bool) -> bytes:
 @router.post("/inspect")
 async def inspect(call: CurrentCall, body: InspectRequest) -> Any:
     """Attention, beam tree, states and all other views of one text, as numbers."""
+    from dragoman.inspect.views import VIEWS  # they import torch
+
     model, most = call.state.model(body.model), call.state.limits.beam
     if body.beam is not None and body.beam > most:
         raise ConfigError(f"beam: found {body.beam}, expected at most {most} on this server")
