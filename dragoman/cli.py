@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dragoman.base import DragomanError, brief, is_out_of_memory, listening, terminal
+from dragoman.base import DragomanError, brief, is_out_of_memory, listening, on_command_line, terminal
 from dragoman.commands.root import OutputClosed, cli
 from dragoman.models.kernels import defer_meta_kernels
 
@@ -69,6 +69,7 @@ def wait_briefly() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
+@on_command_line()
 def guarded(arguments: list[str]) -> int:
     """Run a command and return its exit code; an error is one line, `--trace` adds the traceback."""
     from dragoman.commands.progress import LongWork  # not for completion, which must be quick

@@ -10,6 +10,7 @@ from dragoman.base.errors import broken_plugins as broken_plugins
 from dragoman.base.errors import hint as hint
 from dragoman.base.errors import is_out_of_memory as is_out_of_memory
 from dragoman.base.errors import nearest as nearest
+from dragoman.base.errors import on_command_line as on_command_line
 from dragoman.base.errors import suggestion as suggestion
 from dragoman.base.files import append_text as append_text
 from dragoman.base.files import atomic_write as atomic_write

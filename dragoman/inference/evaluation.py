@@ -109,7 +109,7 @@ def given_examples(run: Run, data: Path | str | Iterable[object], several_refere
         if size and not any(isinstance(row, Example) for row in rows):
             return [example for example in with_context(examples, size) if isinstance(example, Example)]
         return examples
-    return examples_of(rows, config, run.task.example_format(run.config))
+    return examples_of(data if hasattr(data, "iloc") else rows, config, run.task.example_format(run.config))
 
 
 def as_example(pair: object, number: int) -> Example:

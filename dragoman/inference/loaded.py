@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.base import ConfigError, RunError, may_have_gpu, terminal
@@ -39,6 +40,7 @@ class LoadedRun:
     searches = False  # whether a search finds its outputs, so that decoding options apply
     continues = False  # whether it continues prompts
     labels: tuple[str, ...] = ()  # that it chooses from
+    test_scores: Mapping[str, float] = MappingProxyType({})  # of the test data that `dragoman.train` was given
 
     def __init__(self, run: Run, device: str = "auto") -> None:
         self.run, self.config = run, run.config

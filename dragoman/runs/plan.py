@@ -34,6 +34,7 @@ from dragoman.training import (
     Display,
     Fitter,
     GeneralText,
+    OnMetrics,
     Pause,
     ProcessGroup,
     Runtime,
@@ -98,10 +99,10 @@ class TrainingPlan:
                 write_tensors(folder / BASE, self.base)
         runtime.processes.barrier()
 
-    def trainer(self, runtime: Runtime, pause: Pause) -> Trainer | Fitter:
+    def trainer(self, runtime: Runtime, pause: Pause, on_metrics: OnMetrics | None = None) -> Trainer | Fitter:
         """The trainer, with what it needs of the newest checkpoint."""
         if isinstance(self.model, FittedModel):
-            return Fitter(self.model, self.corpus, self.validator, self.folder, runtime)
+            return Fitter(self.model, self.corpus, self.validator, self.folder, runtime, on_metrics)
         assert self.loader is not None
         objective = build_objective(self.config.train.objective, self.corpus)
         objective.set_teachers([run.own_model(runtime.device) for run in self.teachers])
@@ -116,6 +117,7 @@ class TrainingPlan:
             general=GeneralText(self.general, self.folder) if self.general is not None else None,
             more_steps=self.more_steps,
             pause=pause,
+            on_metrics=on_metrics,
         )
 
     def report(self, runtime: Runtime) -> None:
@@ -297,11 +299,13 @@ def train(
     display: Display | None = None,
     restart: bool = False,
     pause: Pause = lambda state: False,
+    on_metrics: OnMetrics | None = None,
 ) -> TrainingState:
     """Train a run in a folder: create the folder, or resume from its newest checkpoint.
 
     With `restart`, an existing run is discarded and trained again from the first step. After the first step for which
-    `pause` holds, training validates, saves and returns; the next call goes on. Every mistake that can be found before
+    `pause` holds, training validates, saves and returns; the next call goes on. `on_metrics` gets every row of
+    metrics.jsonl; what it raises ends training. Every mistake that can be found before
     training is reported before anything is written.
     """
     folder, processes = Path(folder), ProcessGroup()
@@ -322,7 +326,7 @@ def train(
         plan = plan_training(config, folder, action, runtime)
         plan.write_folder(runtime, locks)
         plan.report(runtime)
-        trainer = plan.trainer(runtime, pause)
+        trainer = plan.trainer(runtime, pause, on_metrics)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
         with display:

@@ -16,11 +16,13 @@ from dragoman.training.config import TrainConfig as TrainConfig
 from dragoman.training.config import VectorsConfig as VectorsConfig
 from dragoman.training.display import Display as Display
 from dragoman.training.display import duration as duration
+from dragoman.training.display import shown_to_caller as shown_to_caller
 from dragoman.training.loaders import BatchLoader as BatchLoader
 from dragoman.training.loaders import BpttLoader as BpttLoader
 from dragoman.training.loaders import batch_plan as batch_plan
 from dragoman.training.loaders import check_streams as check_streams
 from dragoman.training.loaders import example_loader as example_loader
+from dragoman.training.metrics_log import OnMetrics as OnMetrics
 from dragoman.training.metrics_log import read_rows as read_rows
 from dragoman.training.optimizer import build_optimizer as build_optimizer
 from dragoman.training.optimizer import load_weights as load_weights

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
 from typing import Any, TextIO
 
-from dragoman.base import WarningLine, in_notebook, unguarded, visible
+from dragoman.base import WarningLine, in_notebook, silent, unguarded, visible
+from dragoman.data.readers import as_given, in_callers_words
 
 SHORTEST_BAR = 8  # columns of a terminal
 
@@ -97,7 +98,7 @@ class Display:
             self._print(line)
 
     def _print(self, line: str) -> None:
-        line = visible(line)
+        line = visible(in_callers_words(line))
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False)
         else:
@@ -168,3 +169,10 @@ class Display:
             self._line_open = True
         elif not self.quiet:
             self._print(text)
+
+
+@contextmanager
+def shown_to_caller(quiet: bool) -> Iterator[Display]:
+    """The display of a verb that Python calls; errors and messages name rows in memory as the caller knows them."""
+    with silent(quiet), as_given(), Display(quiet=quiet) as display:
+        yield display

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from dragoman.base import MissingExtraError, append_text, make_folder, write_text
 from dragoman.training.checkpoints import TrainingState
 
+OnMetrics = Callable[[int, Mapping[str, float]], None]  # called with a step and its metrics by name
 WINDOW = 3  # log lines that must all be high: a spike, or a loss that has recovered, is no divergence
 
 
@@ -48,11 +50,22 @@ def is_row(row: Any) -> bool:
     return all(type(value) in (int, float) for value in (row.get("seconds"), *scores.values()))
 
 
+def named_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row as callbacks and trackers get them: train/loss, valid/bleu, general/loss."""
+    parts = {part: row[part] for part in ("valid", "general") if part in row} or {"train": row}
+    return {
+        f"{part}/{name}": value
+        for part, values in parts.items()
+        for name, value in values.items()
+        if isinstance(value, int | float) and name != "step"
+    }
+
+
 class MetricsLog:
     """Appends the training and validation metrics of a run to metrics.jsonl."""
 
-    def __init__(self, run: Path) -> None:
-        self.run, self.path = run, run / "metrics.jsonl"
+    def __init__(self, run: Path, on_metrics: OnMetrics | None = None) -> None:
+        self.run, self.path, self.on_metrics = run, run / "metrics.jsonl", on_metrics
         self._tensorboard: Any = None
 
     def restore(self, state: TrainingState, tensorboard: bool) -> None:
@@ -68,11 +81,12 @@ class MetricsLog:
     def append(self, row: dict[str, Any]) -> None:
         """Add one row. A row of a validation holds its scores under the key "valid"."""
         append_text(self.path, json.dumps(row) + "\n")
+        values = named_values(row)
         if self._tensorboard is not None:
-            prefix = "valid" if "valid" in row else "train"
-            for name, value in row.get("valid", row).items():
-                if isinstance(value, int | float) and name not in ("step", "epoch"):
-                    self._tensorboard.add_scalar(f"{prefix}/{name}", value, row["step"])
+            for name, value in values.items():
+                self._tensorboard.add_scalar(name, value, row["step"])
+        if self.on_metrics is not None:
+            self.on_metrics(row["step"], values)
 
     def first_loss(self) -> float | None:
         """The loss of step 1; None if the log does not hold it."""

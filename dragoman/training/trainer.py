@@ -25,7 +25,7 @@ from dragoman.training.checkpoints import TrainingState, unfinished, write_tenso
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import duration
 from dragoman.training.loaders import BatchLoader
-from dragoman.training.metrics_log import DivergenceDetector, MetricsLog, tensorboard_writer
+from dragoman.training.metrics_log import DivergenceDetector, MetricsLog, OnMetrics, tensorboard_writer
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream, use_bfloat16
@@ -67,6 +67,7 @@ class Trainer:
         general: GeneralText | None = None,  # measured beside the validation data
         more_steps: bool = False,  # whether train.steps was raised when the run resumed
         pause: Pause = lambda state: False,
+        on_metrics: OnMetrics | None = None,
     ) -> None:
         self.config, self.loader, self.validator = config, loader, validator
         self.device, self.processes, self.display = runtime.device, runtime.processes, runtime.display
@@ -74,7 +75,7 @@ class Trainer:
         self.general, self.more_steps, self.pause = general, more_steps, pause
         freeze(model, config.freeze)
         self.train_step = build_step(config, model, objective, runtime)
-        self.metrics_log = MetricsLog(run)
+        self.metrics_log = MetricsLog(run, on_metrics)
         self.best_weights = BestWeights(run, config.average, self.train_step.whole_model)
         self.checkpointer = Checkpointer(self.train_step, loader, run, runtime)
         self.state = self.checkpointer.restore(config)
@@ -350,11 +351,17 @@ class Fitter:
     """
 
     def __init__(
-        self, model: FittedModel, corpus: Corpus, validator: Validator, folder: Path, runtime: Runtime
+        self,
+        model: FittedModel,
+        corpus: Corpus,
+        validator: Validator,
+        folder: Path,
+        runtime: Runtime,
+        on_metrics: OnMetrics | None = None,
     ) -> None:
         self.model, self.corpus, self.validator = model, corpus, validator
         self.folder, self.display = folder, runtime.display
-        self.state = TrainingState()
+        self.state, self.on_metrics = TrainingState(), on_metrics
 
     def train(self) -> TrainingState:
         """Fit, save and validate; the steps of the state are the iterations."""
@@ -363,7 +370,7 @@ class Fitter:
             self.display.info("this run is fitted already; nothing is left to train")
             return self.state
         write_text(self.folder / "metrics.jsonl", "")  # an interrupted fit may have left some
-        log, started = MetricsLog(self.folder), time.perf_counter()
+        log, started = MetricsLog(self.folder, self.on_metrics), time.perf_counter()
         losses = self.model.fit(self.corpus, self.display.preparing)
         seconds = time.perf_counter() - started
         self.state.step, self.state.seconds = max(1, len(losses)), seconds

@@ -381,7 +381,7 @@ def test_a_run_with_damaged_weights_and_checkpoints_goes_on_from_the_best_valida
     for path in ((run / "weights.safetensors"), *(run / "best").iterdir()):
         path.write_bytes(b"x")
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
-    with pytest.raises(RunError, match=r"no weights of the run can be read\. Train it anew with --restart"):
+    with pytest.raises(RunError, match=r"no weights of the run can be read\. Train it anew with restart=…"):
         train(configure(*nine), run)
 
 

@@ -230,7 +230,7 @@ def test_trained_weights_are_overwritten_only_when_asked(configure: Configure, t
     shutil.rmtree(run / "checkpoints")
     for path in ("metrics.jsonl", "lock"):
         (run / path).unlink()
-    with pytest.raises(RunError, match=r"no checkpoint to resume from.*--restart"):
+    with pytest.raises(RunError, match=r"no checkpoint to resume from.*restart=…"):
         train(configure(), run)
     (run / "notes.txt").write_text("mine")
     train(configure(), run, restart=True)
