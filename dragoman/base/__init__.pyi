@@ -1,6 +1,7 @@
 from dragoman.base.errors import ConfigError as ConfigError
 from dragoman.base.errors import DataError as DataError
 from dragoman.base.errors import DragomanError as DragomanError
+from dragoman.base.errors import Interrupted as Interrupted
 from dragoman.base.errors import MissingExtraError as MissingExtraError
 from dragoman.base.errors import RunError as RunError
 from dragoman.base.errors import UnseenTextWarning as UnseenTextWarning
@@ -37,7 +38,7 @@ from dragoman.base.files import set_compiler_caches as set_compiler_caches
 from dragoman.base.files import sync as sync
 from dragoman.base.files import write_bytes as write_bytes
 from dragoman.base.files import write_text as write_text
-from dragoman.base.long_work import Interrupted as Interrupted
+from dragoman.base.long_work import Abandoned as Abandoned
 from dragoman.base.long_work import Progress as Progress
 from dragoman.base.long_work import check_interrupted as check_interrupted
 from dragoman.base.long_work import interruptible as interruptible

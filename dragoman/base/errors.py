@@ -58,6 +58,26 @@ class DragomanError(Exception):
         return message if _command_line else "\n".join(shortened(in_python(line)) for line in message.split("\n"))
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the training after the checkpoint of `step`, 0 for none; `code` is the exit code of a command.
+
+    It is no Exception: `except Exception` goes on with nothing that the user has stopped.
+    """
+
+    def __init__(self, code: int, step: int) -> None:
+        super().__init__(code, step)
+        self.code, self.step = code, step
+
+    @property
+    def caller(self) -> str:
+        return "command" if _command_line else "call"
+
+    def __str__(self) -> str:
+        if not self.step:  # a model is being fitted, or the data are being prepared
+            return f"stopped before anything was saved; the same {self.caller} begins anew"
+        return f"stopped and saved at step {self.step}; the same {self.caller} resumes from there"
+
+
 class ConfigError(DragomanError):
     """A setting that does not exist, has the wrong type or lies out of range."""
 

@@ -74,7 +74,7 @@ class LoadedRun:
         return ()
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A pickle has the folder, device and options, not the weights; the copy opens its model on first use."""
+        """Folder, device and options cross processes, not the weights; the copy opens its model on first use."""
         if (reopen := self.__dict__.get("_reopen")) is None:
             reopen = (str(self.run.folder.absolute()), self._device, *self.opening())
         state = {"test_scores": dict(self.test_scores)} if "test_scores" in self.__dict__ else None

@@ -30,9 +30,8 @@ from dragoman.training.runtime import ProcessGroup as ProcessGroup
 from dragoman.training.runtime import Runtime as Runtime
 from dragoman.training.runtime import resolve_device as resolve_device
 from dragoman.training.runtime import side_stream as side_stream
-from dragoman.training.signals import SearchStopped as SearchStopped
+from dragoman.training.signals import SearchInterrupted as SearchInterrupted
 from dragoman.training.signals import Signals as Signals
-from dragoman.training.signals import Stopped as Stopped
 from dragoman.training.signals import exit_cleanly_on_signals as exit_cleanly_on_signals
 from dragoman.training.signals import interrupted_by_signals as interrupted_by_signals
 from dragoman.training.signals import signals_wait as signals_wait

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.base import DragomanError, remove_folder, write_text
+from dragoman.base import DragomanError, Interrupted, remove_folder, write_text
 from dragoman.classical import FittedModel
 from dragoman.data import Corpus
 from dragoman.scoring import higher_is_better
@@ -30,7 +30,7 @@ from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream, use_bfloat16
 from dragoman.training.sharding import are_finite, check_sharding
-from dragoman.training.signals import Signals, Stopped, recorded_signals
+from dragoman.training.signals import Signals, recorded_signals
 from dragoman.training.step import build_step
 from dragoman.training.trained_weights import freeze
 from dragoman.training.validation import GeneralText, ValidationResult, Validator
@@ -95,7 +95,7 @@ class Trainer:
         self.rate = 0.0  # the learning rate of the last step
 
     def train(self) -> TrainingState:
-        """Train until the last step, an early stop or a pause. A signal saves a checkpoint and raises Stopped."""
+        """Train until the last step, an early stop or a pause. A signal saves a checkpoint and raises Interrupted."""
         state, config = self.state, self.config
         if self.more_steps and self.stopped_early:
             self.display.info(
@@ -122,7 +122,7 @@ class Trainer:
                 code = self.processes.all_reduce_max(signals.code)
                 if code:
                     self._save()
-                    raise Stopped(code, state.step)
+                    raise Interrupted(code, state.step)
                 self._step()
                 self._preview(signals)
         if state.step > self._saved_step:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +155,27 @@ def test_what_a_callback_raises_ends_training_and_the_call_resumes(tmp_path: Pat
         dragoman.train(pairs(30), tmp_path / "run", *TINY, train=settings, on_metrics=stop, quiet=True)
     run = dragoman.train(pairs(30), tmp_path / "run", *TINY, train=settings, quiet=True)
     assert run.run.metrics()[-1]["step"] == 4
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_training_after_its_checkpoint(number: int, code: int, tmp_path: Path) -> None:
+    def send(step: int, metrics: Any) -> None:
+        if step == 3 and "train/loss" in metrics:
+            signal.raise_signal(number)
+
+    settings = {"steps": 5, "log_every": 1, "optimizer": {"warmup": 1}}
+
+    def careless() -> None:
+        with contextlib.suppress(Exception):  # as scripts and notebooks write it
+            dragoman.train(pairs(30), tmp_path / "run", *TINY, train=settings, on_metrics=send, quiet=True)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        careless()
+    assert isinstance(caught.value, dragoman.Interrupted)
+    assert (caught.value.code, caught.value.step) == (code, 3)
+    assert str(caught.value) == "stopped and saved at step 3; the same call resumes from there"
+    assert (tmp_path / "run" / "checkpoints" / "00000003").is_dir()
+    dragoman.train(pairs(30), tmp_path / "run", *TINY, train=settings, quiet=True)
+    dragoman.train(pairs(30), tmp_path / "straight", *TINY, train=settings, quiet=True)
+    weights = [tmp_path / name / "weights.safetensors" for name in ("run", "straight")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
