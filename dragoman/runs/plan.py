@@ -21,7 +21,7 @@ from dragoman.data import Corpus, with_other_validation
 from dragoman.data.readers import header_warnings
 from dragoman.runs import pretrained
 from dragoman.runs.data_report import print_data_report, target_length_warning
-from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run
+from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run, search_of
 from dragoman.runs.resume import check_copies, check_resumable, check_same_data, check_steps, resume_warnings
 from dragoman.runs.tasks.base import Task
 from dragoman.runs.tasks.config import Config, with_absolute_paths
@@ -38,6 +38,7 @@ from dragoman.training import (
     Pause,
     ProcessGroup,
     Runtime,
+    TrackedRun,
     Trainer,
     TrainingState,
     Validator,
@@ -46,6 +47,7 @@ from dragoman.training import (
     check_machine,
     check_random_weights,
     exit_cleanly_on_signals,
+    followed,
     freeze_weights,
     has_trained_weights,
     load_vectors,
@@ -99,10 +101,10 @@ class TrainingPlan:
                 write_tensors(folder / BASE, self.base)
         runtime.processes.barrier()
 
-    def trainer(self, runtime: Runtime, pause: Pause, on_metrics: OnMetrics | None = None) -> Trainer | Fitter:
+    def trainer(self, runtime: Runtime, pause: Pause) -> Trainer | Fitter:
         """The trainer, with what it needs of the newest checkpoint."""
         if isinstance(self.model, FittedModel):
-            return Fitter(self.model, self.corpus, self.validator, self.folder, runtime, on_metrics)
+            return Fitter(self.model, self.corpus, self.validator, self.folder, runtime)
         assert self.loader is not None
         objective = build_objective(self.config.train.objective, self.corpus)
         objective.set_teachers([run.own_model(runtime.device) for run in self.teachers])
@@ -117,7 +119,6 @@ class TrainingPlan:
             general=GeneralText(self.general, self.folder) if self.general is not None else None,
             more_steps=self.more_steps,
             pause=pause,
-            on_metrics=on_metrics,
         )
 
     def report(self, runtime: Runtime) -> None:
@@ -326,8 +327,10 @@ def train(
         plan = plan_training(config, folder, action, runtime)
         plan.write_folder(runtime, locks)
         plan.report(runtime)
-        trainer = plan.trainer(runtime, pause, on_metrics)
+        trainer = plan.trainer(runtime, pause)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
-        with display:
+        tracked = TrackedRun(folder, settings.by_place(config), trainer.state.step, search_of(folder))
+        names = config.train.trackers if processes.is_main else ()
+        with display, followed(names, tracked, on_metrics, display.warning) as trainer.metrics_log.on_metrics:
             return trainer.train()

@@ -22,7 +22,6 @@ from dragoman.training.loaders import BpttLoader as BpttLoader
 from dragoman.training.loaders import batch_plan as batch_plan
 from dragoman.training.loaders import check_streams as check_streams
 from dragoman.training.loaders import example_loader as example_loader
-from dragoman.training.metrics_log import OnMetrics as OnMetrics
 from dragoman.training.metrics_log import read_rows as read_rows
 from dragoman.training.optimizer import build_optimizer as build_optimizer
 from dragoman.training.optimizer import load_weights as load_weights
@@ -37,6 +36,9 @@ from dragoman.training.signals import interrupted_by_signals as interrupted_by_s
 from dragoman.training.signals import signals_wait as signals_wait
 from dragoman.training.signals import stop_search_on_signals as stop_search_on_signals
 from dragoman.training.step import build_step as build_step
+from dragoman.training.trackers import OnMetrics as OnMetrics
+from dragoman.training.trackers import TrackedRun as TrackedRun
+from dragoman.training.trackers import followed as followed
 from dragoman.training.trained_weights import BASE as BASE
 from dragoman.training.trained_weights import add_adapters as add_adapters
 from dragoman.training.trained_weights import check_random_weights as check_random_weights

@@ -25,13 +25,14 @@ from dragoman.training.checkpoints import TrainingState, unfinished, write_tenso
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import duration
 from dragoman.training.loaders import BatchLoader
-from dragoman.training.metrics_log import DivergenceDetector, MetricsLog, OnMetrics, tensorboard_writer
+from dragoman.training.metrics_log import DivergenceDetector, MetricsLog
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream, use_bfloat16
 from dragoman.training.sharding import are_finite, check_sharding
 from dragoman.training.signals import Signals, recorded_signals
 from dragoman.training.step import build_step
+from dragoman.training.trackers import check_trackers
 from dragoman.training.trained_weights import freeze
 from dragoman.training.validation import GeneralText, ValidationResult, Validator
 
@@ -47,8 +48,7 @@ def check_machine(config: TrainConfig, runtime: Runtime) -> None:
     """Refuse settings that this machine, its processes or its packages cannot train with."""
     use_bfloat16(config.precision, runtime.device)
     check_sharding(config, runtime.processes.world_size)
-    if config.tensorboard:
-        tensorboard_writer()
+    check_trackers(config.trackers)
 
 
 class Trainer:
@@ -67,7 +67,6 @@ class Trainer:
         general: GeneralText | None = None,  # measured beside the validation data
         more_steps: bool = False,  # whether train.steps was raised when the run resumed
         pause: Pause = lambda state: False,
-        on_metrics: OnMetrics | None = None,
     ) -> None:
         self.config, self.loader, self.validator = config, loader, validator
         self.device, self.processes, self.display = runtime.device, runtime.processes, runtime.display
@@ -75,13 +74,13 @@ class Trainer:
         self.general, self.more_steps, self.pause = general, more_steps, pause
         freeze(model, config.freeze)
         self.train_step = build_step(config, model, objective, runtime)
-        self.metrics_log = MetricsLog(run, on_metrics)
+        self.metrics_log = MetricsLog(run)
         self.best_weights = BestWeights(run, config.average, self.train_step.whole_model)
         self.checkpointer = Checkpointer(self.train_step, loader, run, runtime)
         self.state = self.checkpointer.restore(config)
         self.state.accumulate, self.state.processes = config.accumulate, self.processes.world_size
         if self.processes.is_main:
-            self.metrics_log.restore(self.state, config.tensorboard)
+            self.metrics_log.restore(self.state)
             self.best_weights.repair(self.state)
         self.divergence = DivergenceDetector(self.metrics_log.first_loss())
         self.train_step.loss += self.state.loss_total if self.processes.is_main else 0.0  # summed over processes
@@ -357,11 +356,10 @@ class Fitter:
         validator: Validator,
         folder: Path,
         runtime: Runtime,
-        on_metrics: OnMetrics | None = None,
     ) -> None:
         self.model, self.corpus, self.validator = model, corpus, validator
         self.folder, self.display = folder, runtime.display
-        self.state, self.on_metrics = TrainingState(), on_metrics
+        self.state, self.metrics_log = TrainingState(), MetricsLog(folder)
 
     def train(self) -> TrainingState:
         """Fit, save and validate; the steps of the state are the iterations."""
@@ -370,7 +368,7 @@ class Fitter:
             self.display.info("this run is fitted already; nothing is left to train")
             return self.state
         write_text(self.folder / "metrics.jsonl", "")  # an interrupted fit may have left some
-        log, started = MetricsLog(self.folder, self.on_metrics), time.perf_counter()
+        log, started = self.metrics_log, time.perf_counter()
         losses = self.model.fit(self.corpus, self.display.preparing)
         seconds = time.perf_counter() - started
         self.state.step, self.state.seconds = max(1, len(losses)), seconds

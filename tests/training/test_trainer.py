@@ -569,9 +569,7 @@ def test_half_precision_needs_a_gpu(configure: Configure, tmp_path: Path) -> Non
 
 def test_tensorboard_writes_what_metrics_have(configure: Configure, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    training = trainer(configure("train.tensorboard=true", "train.steps=4"), tmp_path / "run")
-    training.train()
-    training.metrics_log._tensorboard.close()
+    train(configure("train.tensorboard=true", "train.steps=4"), tmp_path / "run")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
