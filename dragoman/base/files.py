@@ -238,7 +238,7 @@ def write_text(path: Path, text: str) -> None:
 RUN_FILES = {
     "run.json", "config.toml", "data.json", "tokenizer", "checkpoints", "best", "weights.safetensors", "metrics.jsonl",
     "lock", "base.safetensors", "general.json", "imported.json", "shortlist.safetensors", "calibration.json",
-    "tensorboard", "ensemble.json", "versions", "tracking",
+    "tensorboard", "ensemble.json", "versions", "tracking", "train.log",
 }  # fmt: skip
 
 

@@ -57,6 +57,10 @@ def in_notebook() -> bool:
 
     A shell command of a cell (`!dragoman train …`) gets a pseudo-terminal and the environment of the kernel.
     """
+    return in_kernel() or "JPY_PARENT_PID" in os.environ
+
+
+def in_kernel() -> bool:
+    """Whether this process is the kernel of a notebook, which can show HTML."""
     shell = sys.modules.get("IPython")
-    kernel = shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
-    return kernel or "JPY_PARENT_PID" in os.environ
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -314,7 +314,7 @@ def train(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if display is None or not processes.is_main:  # only the main process prints, warnings too
-        display = Display(None if processes.is_main else io.StringIO(), quiet=True)
+        display = Display(None if processes.is_main else io.StringIO(), quiet=True, is_main=processes.is_main)
     runtime = Runtime(device, processes, display)
     with (
         exit_cleanly_on_signals(lambda: max(Checkpoints(folder).steps(), default=0)),
@@ -326,6 +326,7 @@ def train(
             locks.enter_context(locked(folder))  # the plan reads the folder, so no other training may change it
         plan = plan_training(config, folder, action, runtime)
         plan.write_folder(runtime, locks)
+        locks.enter_context(display.kept_in(folder / "train.log") if processes.is_main else nullcontext())
         plan.report(runtime)
         trainer = plan.trainer(runtime, pause)
         if trainer.state.step:

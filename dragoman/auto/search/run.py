@@ -300,6 +300,8 @@ class Search:
         asked = (
             f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
         )  # fmt: skip
+        if not trial.fitted:  # what is only measured is no trial that a tracker should show
+            asked = (*asked, "train.track=[]", "train.tensorboard=false")
         longest = max(plan.SHORTEST_PROBE, min(LONGEST_PROBE[device], seconds))
         job = self._jobs(state, trial, steps, asked)[0]
         folder = job.folder if trial.fitted else f"{job.folder}-measured"
