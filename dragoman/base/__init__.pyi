@@ -58,6 +58,7 @@ from dragoman.base.portable import NOFOLLOW as NOFOLLOW
 from dragoman.base.portable import lock as lock
 from dragoman.base.portable import may_have_gpu as may_have_gpu
 from dragoman.base.portable import usable_cores as usable_cores
+from dragoman.base.terminal import html_table as html_table
 from dragoman.base.terminal import in_kernel as in_kernel
 from dragoman.base.terminal import in_notebook as in_notebook
 from dragoman.base.terminal import unguarded as unguarded

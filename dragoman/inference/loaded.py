@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 
 _opening = threading.RLock()
+# What `dir` shows; INSTANCE: attributes that the constructors set.
+INSTANCE = frozenset({"config", "run", "source_tokenizer", "target_tokenizer"})
+PUBLIC = INSTANCE | {
+    "align", "attention", "complete", "curves", "defaults", "device", "evaluate", "fits", "force_align", "inspect",
+    "is_calibrated", "labels", "loss", "parameters", "predict", "rate", "score", "size", "stream", "test_scores",
+    "trace", "unseen_in",
+}  # fmt: skip
 
 
 def unopened(cls: type[LoadedRun], reopen: tuple[Any, ...]) -> LoadedRun:
@@ -68,6 +75,10 @@ class LoadedRun:
         self.texts_per_input = 1 if reader.separator is None or reader.context else 2
         self.members: tuple[Run, ...] = (run,)  # of an ensemble several
         self.unseen = UnseenText(run, self.source_tokenizer)
+
+    def __dir__(self) -> list[str]:
+        """What a user calls and reads; all else may change."""
+        return sorted(name for name in PUBLIC if name in INSTANCE or name in self.__dict__ or hasattr(type(self), name))
 
     def opening(self) -> tuple[object, ...]:
         """What its constructor takes after run and device, to open it again in another process."""
