@@ -13,7 +13,7 @@ docs/how-to/extending/ show.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
@@ -22,6 +22,7 @@ from dragoman.base import (
     ConfigError,
     DataError,
     DragomanError,
+    Interrupted,
     MissingExtraError,
     RunError,
     UnseenTextWarning,
@@ -39,8 +40,12 @@ if TYPE_CHECKING:
         CompareOptions,
         DemoOptions,
         DistilOptions,
+        Given,
         Method,
         SearchOptions,
+        SettingsKeywords,
+        TrainingData,
+        TrainKeywords,
         check,
         compare_systems,
         demo,
@@ -81,10 +86,9 @@ if TYPE_CHECKING:
         shortlist,
     )
     from dragoman.lecture import Lecture, LectureOptions, WorkedOptions, worked
-    from dragoman.runs.tasks import Config
     from dragoman.scoring import Curve, ScoreAlignmentOptions, ScoreOptions, Scores, compare, score
     from dragoman.serving import ServeOptions, serve
-    from dragoman.training import Display
+    from dragoman.training import OnMetrics
 
 __all__ = [
     "AlignOptions",
@@ -104,6 +108,7 @@ __all__ = [
     "ExportOptions",
     "ImportOptions",
     "InfoOptions",
+    "Interrupted",
     "Labeler",
     "Lecture",
     "LectureOptions",
@@ -277,7 +282,14 @@ def check_task(opened: Predictor | Labeler | Completer, task: str | None) -> Non
         raise RunError(f'{opened.run.folder}: found task = "{opened.run.task.name}", expected "{task}"')
 
 
-TrainingData: TypeAlias = "Config | Mapping[str, object] | str | Path | Iterable[object]"
+@overload
+def train(
+    data: TrainingData,
+    run: str | Path | None = ...,
+    *overrides: str,
+    task: SearchTask | None = ...,
+    **keywords: Unpack[TrainKeywords],
+) -> Predictor: ...
 
 
 @overload
@@ -285,14 +297,8 @@ def train(
     data: TrainingData,
     run: str | Path | None = ...,
     *overrides: str,
-    task: SearchTask | None = ...,
-    quiet: bool = ...,
-) -> Predictor: ...
-
-
-@overload
-def train(
-    data: TrainingData, run: str | Path | None = ..., *overrides: str, task: LabelTask, quiet: bool = ...
+    task: LabelTask,
+    **keywords: Unpack[TrainKeywords],
 ) -> Labeler: ...
 
 
@@ -302,7 +308,7 @@ def train(
     run: str | Path | None = ...,
     *overrides: str,
     task: Literal["language-model"],
-    quiet: bool = ...,
+    **keywords: Unpack[TrainKeywords],
 ) -> Completer: ...
 
 
@@ -310,8 +316,13 @@ def train(
     data: TrainingData,
     run: str | Path | None = None,
     *overrides: str,
+    valid: Given = None,
+    test: Given = None,
+    preset: str | None = None,
     task: str | None = None,
+    on_metrics: OnMetrics | None = None,
     quiet: bool = False,
+    **settings: Unpack[SettingsKeywords],
 ) -> Predictor | Labeler | Completer:
     """Train a run and open it. Training resumes in an existing run folder.
 
@@ -321,53 +332,32 @@ def train(
     - pairs in memory: a list or any iterable of (source, target) or of dicts, a pandas or polars DataFrame, a pyarrow
       Table, a Hugging Face Dataset. They are written to a file in the cache first, which training reads and resumes
       with;
+    - a dataset of several parts, such as a Hugging Face DatasetDict: `train`, and if it has them `validation` and
+      `test`;
     - a configuration: a TOML file, a table of settings, or a `Config`;
     - the folder of a run, which is resumed.
 
-    `overrides` are settings such as "train.steps=2000". `task` is short for "task=…", and tells a type checker what
-    comes back, as in `load`. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
+    `valid` are validation data like `data`; they choose the best weights. The trained run is scored on `test`, and
+    `run.test_scores` has the result. `on_metrics(step, metrics)` is called with every row of metrics.jsonl, such as
+    {"train/loss": 2.1} or {"valid/loss": 2.0}; an exception that it raises ends training.
+
+    Settings are text, as in "train.steps=2000", or tables: `train={"steps": 2000}`. `preset` and `task` are settings,
+    too; `task` tells a type checker what comes back, as in `load`. Without `run`, a file `my.toml` or `my.tsv` trains
+    in `runs/my`.
     """
-    from dragoman.base import silent
-    from dragoman.runs import train as train_run
-    from dragoman.training import Display
+    from dragoman.auto import assignments
+    from dragoman.auto import train as train_run
 
     if isinstance(run, str) and "=" in run and not Path(run).exists():
         raise TypeError(
             f"train: found {run!r} as the run folder, which looks like a setting; settings come after the folder: "
             f'train(DATA, "runs/my", {run!r})'
         )
-    display = Display(quiet=quiet)
-    if task is not None:
-        overrides = (f"task={task}", *overrides)
-    with silent(quiet):
-        config, folder = _configuration(data, run, overrides, display)
-        train_run(config, folder, display)
-    display.info(f"run folder: {folder}")
-    opened = load(folder)
+    named = [f"{name}={value}" for name, value in (("task", task), ("preset", preset)) if value is not None]
+    overrides = (*named, *assignments(settings, task), *overrides)
+    opened = train_run(data, run, overrides, valid=valid, test=test, on_metrics=on_metrics, quiet=quiet)
     check_task(opened, task)
     return opened
-
-
-def _configuration(
-    data: TrainingData, run: str | Path | None, overrides: tuple[str, ...], display: Display
-) -> tuple[Config, Path]:
-    from dragoman.auto import request_of, resolve
-    from dragoman.runs.tasks import Config, build
-
-    if not isinstance(data, Mapping | Config):
-        request = request_of(data, overrides)
-        if run is None and not request.folder:
-            raise TypeError("train needs run=FOLDER when the data are not a file")
-        config, reasons = resolve(request, display.preparing)
-        display.later(reasons)
-        return config, Path(run or request.folder)
-    if run is None:
-        raise TypeError("train needs run=FOLDER when the data are not a file")
-    if isinstance(data, Mapping):
-        return build(data, overrides), Path(run)
-    if overrides:
-        raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
-    return data, Path(run)
 
 
 def adapt(
@@ -391,14 +381,13 @@ def adapt(
     """
     from dragoman.auto import AdaptOptions
     from dragoman.auto import adapt as adapt_run
-    from dragoman.base import silent
-    from dragoman.training import Display
+    from dragoman.training import shown_to_caller
 
     options = AdaptOptions(
         None if general is None else str(general), method, mix, tag=tag, overrides=overrides, device=device,
         from_server=from_server,
     )  # fmt: skip
-    with silent(quiet), Display(quiet=quiet) as display:
+    with shown_to_caller(quiet) as display:
         return adapt_run(run, corrections, options, display)
 
 
@@ -420,9 +409,9 @@ def curve(
     or by a part of the data. The result has the measured `points` and the `gains`; `result.gain(10_000)` predicts more.
     """
     from dragoman.auto import CurveOptions, learning_curve
-    from dragoman.base import run_name, silent
+    from dragoman.base import run_name
     from dragoman.data.readers import as_training_data
-    from dragoman.training import Display
+    from dragoman.training import shown_to_caller
 
     if run is None and not isinstance(data, str | Path):
         raise TypeError("curve needs run=FOLDER when the data are not a file")
@@ -430,7 +419,7 @@ def curve(
     wanted = (more,) if isinstance(more, int) else tuple(more)
     test = None if test is None else str(test)
     options = CurveOptions(wanted, test, metric, seconds, overrides, device=device)
-    with silent(quiet), Display(quiet=quiet) as display:
+    with shown_to_caller(quiet) as display:
         return learning_curve(as_training_data(data, overrides), folder, options, display)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from dragoman.base import DragomanError, brief, is_out_of_memory, listening, terminal
-from dragoman.commands.root import OutputClosed, cli
+from dragoman.base import DragomanError, brief, is_out_of_memory, listening, on_command_line, terminal
+from dragoman.commands.root import CommandStopped, OutputClosed, cli
 from dragoman.models.kernels import defer_meta_kernels
 
 __all__ = ["cli", "guarded", "main", "run"]
@@ -69,6 +69,7 @@ def wait_briefly() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
+@on_command_line()
 def guarded(arguments: list[str]) -> int:
     """Run a command and return its exit code; an error is one line, `--trace` adds the traceback."""
     from dragoman.commands.progress import LongWork  # not for completion, which must be quick
@@ -98,6 +99,11 @@ def guarded(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return signals.code or 130
+    except CommandStopped as stopped:
+        code, message = stopped.args
+        with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
+            click.echo(message, err=True)
+        return int(code)
     except (OutputClosed, BrokenPipeError):
         silence_stdout()  # or Python would complain at exit
         return 141
@@ -128,12 +134,6 @@ def guarded(arguments: list[str]) -> int:
         if isinstance(error, ModuleNotFoundError) and error.name in CORE:
             print_error(f"the package {error.name} is missing: pip install {error.name}; see check --installation")
             return 2
-        from dragoman.training import Stopped
-
-        if isinstance(error, Stopped):
-            with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
-                click.echo(str(error), err=True)
-            return error.code
         print_error(f"internal error: {type(error).__name__}: {error}. Add --trace to see where, and please report it")
         return 1
     return code if isinstance(code, int) else 0

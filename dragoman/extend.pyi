@@ -79,3 +79,8 @@ from dragoman.testing import check_task as check_task
 from dragoman.training.objectives.base import Objective as Objective
 from dragoman.training.objectives.base import ObjectiveConfig as ObjectiveConfig
 from dragoman.training.objectives.base import ObjectiveEntry as ObjectiveEntry
+
+# Trackers of trainings.
+from dragoman.training.trackers import OnMetrics as OnMetrics
+from dragoman.training.trackers import TrackedRun as TrackedRun
+from dragoman.training.trackers import Tracker as Tracker

@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[Wrong, type[Exception], str]] = {
     "a folder for a run": (
         lambda table, tmp: dragoman.train(table, tmp, quiet=True),
         RunError,
-        "not a run folder (it has no config.toml); name another with --run",
+        "not a run folder (it has no config.toml); name another with run=…",
     ),
     "no such run": (lambda _, tmp: dragoman.load(tmp / "r"), RunError, "no such run folder"),
     "an untrained folder": (lambda _, tmp: dragoman.load(tmp), RunError, "not a run folder"),

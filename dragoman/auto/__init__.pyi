@@ -7,6 +7,12 @@ from dragoman.auto.curve import learning_curve as learning_curve
 from dragoman.auto.demonstration import DemoOptions as DemoOptions
 from dragoman.auto.demonstration import demo as demo
 from dragoman.auto.distillation import distil as distil
+from dragoman.auto.from_python import Given as Given
+from dragoman.auto.from_python import SettingsKeywords as SettingsKeywords
+from dragoman.auto.from_python import TrainingData as TrainingData
+from dragoman.auto.from_python import TrainKeywords as TrainKeywords
+from dragoman.auto.from_python import assignments as assignments
+from dragoman.auto.from_python import train as train
 from dragoman.auto.options import AdaptOptions as AdaptOptions
 from dragoman.auto.options import CheckOptions as CheckOptions
 from dragoman.auto.options import CurveOptions as CurveOptions

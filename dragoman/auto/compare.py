@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -110,6 +111,11 @@ class Comparison:
     data: Any = None
     lines: Sequence[str] = ()
     views: Sequence[View] = field(default=(), repr=False)
+
+    def _repr_html_(self) -> str:
+        """A notebook shows the lines as a terminal does: they are columns."""
+        head, text = html.escape(f"{self.title}: {self.about}"), html.escape("\n".join(self.lines))
+        return f"<h4>{head}</h4><pre>{text}</pre>"
 
 
 def compare_systems(systems: Sequence[str], options: CompareOptions | None = None, say: Say = print) -> Comparison:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 
 from dragoman.auto.options import DistilOptions
-from dragoman.base import RunError, make_folder, silent, write_text
+from dragoman.base import RunError, make_folder, write_text
 from dragoman.base import config as settings
 from dragoman.data import Example, FaultError, TrainValidSplit, make_example
 from dragoman.data.readers import check_file
@@ -20,7 +20,7 @@ from dragoman.inference import Prediction, Predictor, load_predictor, open_input
 from dragoman.runs import Run, train
 from dragoman.runs.tasks import Config, build
 from dragoman.scoring import metrics_by_name
-from dragoman.training import Display, VectorsConfig, read_tensors
+from dragoman.training import Display, VectorsConfig, read_tensors, shown_to_caller
 
 ASKED = "unlabelled.json"
 CHUNK = 512  # sources that the teacher translates between two reports of progress
@@ -48,7 +48,7 @@ def distil(
     if options.token_level:
         objective = {"kind": "token-distillation", "teachers": [str(Path(run).absolute())]}
         overrides = (f"train.objective={settings.inline(objective)}", *overrides)
-    with silent(quiet), Display(quiet=quiet) as display:
+    with shown_to_caller(quiet) as display:
         teacher = load_predictor(run, device)
         if teacher.config.data.has_tags or teacher.config.data.reads_more:
             raise RunError(f"{run}: its sources have tags or a context, which distil does not support")

@@ -34,8 +34,8 @@ class SearchOptions(Limited):
     )
     ensemble: Size = setting(
         1,
-        help="Search: train K models, the best of each kind first, and keep them as one run that predicts as an ensemble. "
-        "Limit the search with --time or --trials.",
+        help="Search: train K models, the best of each kind first, and keep them as one run that predicts as an "
+        "ensemble. Limit the search with --time or --trials.",
         flag="--ensemble",
         metavar="K",
     )

@@ -14,7 +14,7 @@ from dragoman.auto.machine import configure_for_machine
 from dragoman.auto.options import CheckOptions, SearchOptions
 from dragoman.auto.request import Request, request_of
 from dragoman.auto.search.verb import is_search, search_request
-from dragoman.base import ConfigError, DataError, Progress, WarningLine, names_in_environment, silent
+from dragoman.base import ConfigError, DataError, Progress, WarningLine, names_in_environment
 from dragoman.base import config as settings
 from dragoman.classical import TRANSDUCERS
 from dragoman.data import Files
@@ -23,7 +23,7 @@ from dragoman.runs import Run, resume_config
 from dragoman.runs import train as train_run
 from dragoman.runs.tasks import Config, load, preset_table, task_of
 from dragoman.scoring import higher_is_better, metrics_by_name
-from dragoman.training import Display, ProcessGroup, TrainingState, duration
+from dragoman.training import Display, ProcessGroup, TrainingState, duration, shown_to_caller
 
 CHECK = CheckOptions()
 PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
@@ -66,7 +66,7 @@ def check(
     training would refuse is a DragomanError.
     """
     lines: list[str] = []
-    with silent(quiet), Display(quiet=quiet) as display:
+    with shown_to_caller(quiet) as display:
         warnings = check_request(request_of(data, overrides), options, display, lines.append)
     return Checked(lines, warnings)
 

@@ -40,7 +40,7 @@ def train_trial(
     """Train a run to its end, or until `pause` holds, and measure it by a metric; the same call resumes it.
 
     A complete run stays as it is. A run with other settings is refused, also where it is complete. A signal saves a
-    checkpoint and raises Stopped.
+    checkpoint and raises Interrupted.
     """
     from dragoman.runs import Run, check_resumable, train
     from dragoman.training import TrainingState

@@ -1,6 +1,7 @@
 from dragoman.base.errors import ConfigError as ConfigError
 from dragoman.base.errors import DataError as DataError
 from dragoman.base.errors import DragomanError as DragomanError
+from dragoman.base.errors import Interrupted as Interrupted
 from dragoman.base.errors import Mend as Mend
 from dragoman.base.errors import MissingExtraError as MissingExtraError
 from dragoman.base.errors import Problem as Problem
@@ -12,6 +13,7 @@ from dragoman.base.errors import broken_plugins as broken_plugins
 from dragoman.base.errors import hint as hint
 from dragoman.base.errors import is_out_of_memory as is_out_of_memory
 from dragoman.base.errors import nearest as nearest
+from dragoman.base.errors import on_command_line as on_command_line
 from dragoman.base.errors import suggestion as suggestion
 from dragoman.base.files import append_text as append_text
 from dragoman.base.files import atomic_write as atomic_write
@@ -38,7 +40,7 @@ from dragoman.base.files import set_compiler_caches as set_compiler_caches
 from dragoman.base.files import sync as sync
 from dragoman.base.files import write_bytes as write_bytes
 from dragoman.base.files import write_text as write_text
-from dragoman.base.long_work import Interrupted as Interrupted
+from dragoman.base.long_work import Abandoned as Abandoned
 from dragoman.base.long_work import Progress as Progress
 from dragoman.base.long_work import check_interrupted as check_interrupted
 from dragoman.base.long_work import interruptible as interruptible
@@ -58,6 +60,8 @@ from dragoman.base.portable import NOFOLLOW as NOFOLLOW
 from dragoman.base.portable import lock as lock
 from dragoman.base.portable import may_have_gpu as may_have_gpu
 from dragoman.base.portable import usable_cores as usable_cores
+from dragoman.base.terminal import html_table as html_table
+from dragoman.base.terminal import in_kernel as in_kernel
 from dragoman.base.terminal import in_notebook as in_notebook
 from dragoman.base.terminal import unguarded as unguarded
 from dragoman.base.terminal import visible as visible

@@ -3,14 +3,80 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
+
+_command_line = False  # whether a command runs in this process
+LONGEST = 500  # characters of a line of an error
+# A command as messages quote it; or an option of commands that messages name, unless Python's argument is named behind
+# it, and a value that follows it: a placeholder, or one that the few messages with an example have.
+_OPTION = re.compile(
+    r"`[^`\n]*`|\(dragoman [^)]*\)|dragoman [a-z-]+ .*$|(?<![\w`-])--([a-z][a-z-]*+)(?! \(from Python)"
+    r"(?: ([A-Z]{2,}|hmm|sample|en,de|1,2|de|en|20m|web|onnx|int8)(?![\w.]))?"
+)
+ARGUMENTS = {"time": "seconds", "run-folder": "run"}  # of Python, where they have another name than the option
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Messages name options of commands inside the block."""
+    global _command_line
+    before, _command_line = _command_line, True
+    try:
+        yield
+    finally:
+        _command_line = before
+
+
+def in_python(line: str) -> str:
+    """A line with the arguments of Python for options of commands; commands in it stay as they are."""
+
+    def argument(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0]
+        return f"{ARGUMENTS.get(found[1], found[1].replace('-', '_'))}={found[2] or '…'}"
+
+    return _OPTION.sub(argument, line) if "--" in line else line
+
+
+def shortened(line: str) -> str:
+    """A line of an error whose middle is left out where it is very long: what to do is at the end."""
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 200]} … {line[-197:]}"
 
 
 class DragomanError(Exception):
-    """A mistake outside our own code. The command line shows it as one line and exits with code 2."""
+    """A mistake outside our own code. The command line shows it as one line and exits with code 2.
+
+    Outside the command line a message names the arguments of Python.
+    """
 
     abrupt = False  # True: exit without the usual clean-up, which would hang
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if _command_line else "\n".join(shortened(in_python(line)) for line in message.split("\n"))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the training after the checkpoint of `step`, 0 for none; `code` is the exit code of a command.
+
+    It is no Exception: `except Exception` goes on with nothing that the user has stopped.
+    """
+
+    def __init__(self, code: int, step: int) -> None:
+        super().__init__(code, step)
+        self.code, self.step = code, step
+
+    @property
+    def caller(self) -> str:
+        return "command" if _command_line else "call"
+
+    def __str__(self) -> str:
+        if not self.step:  # a model is being fitted, or the data are being prepared
+            return f"stopped before anything was saved; the same {self.caller} begins anew"
+        return f"stopped and saved at step {self.step}; the same {self.caller} resumes from there"
 
 
 class ConfigError(DragomanError):

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,10 +17,42 @@ from dragoman.base.portable import BINARY, NOFOLLOW
 
 
 def cache_home() -> Path:
-    """The cache folder: $DRAGOMAN_CACHE, or dragoman in $XDG_CACHE_HOME or ~/.cache."""
+    """The cache folder: $DRAGOMAN_CACHE, or dragoman in $XDG_CACHE_HOME or ~/.cache.
+
+    Where nothing can be written to a home, as in many containers, it is a folder of the user's own among the temporary
+    files.
+    """
     if os.environ.get("DRAGOMAN_CACHE"):
         return Path(os.environ["DRAGOMAN_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman"
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "dragoman"
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (it stays as it is where nobody knows a home)
+    if home.is_absolute() and can_write_to(home / ".cache" / "dragoman"):
+        return home / ".cache" / "dragoman"
+    folder = Path(tempfile.gettempdir()) / f"dragoman-{user_name()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return private(folder, "set DRAGOMAN_CACHE to a folder that you can write to")
+
+
+def can_write_to(folder: Path) -> bool:
+    """Whether a folder, which is made if it is missing, can be written to."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK | os.X_OK)
+    return False
+
+
+def user_name() -> str:
+    return str(os.getuid()) if hasattr(os, "getuid") else "user"
+
+
+def private(folder: Path, advice: str) -> Path:
+    """A folder that nobody else can write to; RunError for any other."""
+    if hasattr(os, "getuid"):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise RunError(f"{folder}: other users can write here, expected a folder of your own; {advice}")
+    return folder
 
 
 # Environment variable of each compiler's cache, and the name of its folder in our cache.
@@ -34,12 +67,9 @@ def set_compiler_caches() -> None:
     """
     if all(variable in os.environ for variable in COMPILER_CACHES):
         return
-    folder = cache_home().resolve() / f"compiled-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder = cache_home().resolve() / f"compiled-{user_name()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if hasattr(os, "getuid"):
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise RunError(f"{folder}: other users can write here, expected a folder of your own; remove it")
+    private(folder, "remove it")
     for variable, name in COMPILER_CACHES.items():
         os.environ.setdefault(variable, str(folder / name))
 
@@ -238,7 +268,7 @@ def write_text(path: Path, text: str) -> None:
 RUN_FILES = {
     "run.json", "config.toml", "data.json", "tokenizer", "checkpoints", "best", "weights.safetensors", "metrics.jsonl",
     "lock", "base.safetensors", "general.json", "imported.json", "shortlist.safetensors", "calibration.json",
-    "tensorboard", "ensemble.json", "versions",
+    "tensorboard", "ensemble.json", "versions", "tracking", "train.log",
 }  # fmt: skip
 
 

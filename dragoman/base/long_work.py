@@ -64,7 +64,7 @@ def track(what: str, total: int) -> Callable[[int], None]:
     return advance
 
 
-class Interrupted(Exception):  # noqa: N818  (a state, not a mistake; no RuntimeError, which fast paths catch)
+class Abandoned(Exception):  # noqa: N818  (a state, not a mistake; no RuntimeError, which fast paths catch)
     """The caller needs no result any more."""
 
 
@@ -74,7 +74,7 @@ _should_stop: ContextVar[ShouldStop | None] = ContextVar("should_stop", default=
 
 @contextmanager
 def interruptible(should_stop: ShouldStop) -> Iterator[None]:
-    """Let searches inside the block end between two steps, with `Interrupted`, once `should_stop` is true."""
+    """Let searches inside the block end between two steps, with `Abandoned`, once `should_stop` is true."""
     token = _should_stop.set(should_stop)
     try:
         yield
@@ -88,9 +88,9 @@ def stop_check() -> ShouldStop | None:
 
 
 def check_interrupted() -> None:
-    """Raise `Interrupted` if the caller needs no result any more; for every step of a long loop."""
+    """Raise `Abandoned` if the caller needs no result any more; for every step of a long loop."""
     if (should_stop := _should_stop.get()) is not None and should_stop():
-        raise Interrupted
+        raise Abandoned
 
 
 def is_watched(output: bool = False) -> bool:

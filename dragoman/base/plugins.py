@@ -32,6 +32,7 @@ TABLES = {
     "dragoman.models.entries.FeatureEncoderEntry": "dragoman.models.registry.FEATURE_ENCODERS",
     "dragoman.models.entries.DecoderEntry": "dragoman.models.registry.DECODERS",
     "dragoman.training.objectives.base.ObjectiveEntry": "dragoman.training.objectives.base.OBJECTIVES",
+    "dragoman.training.trackers.Tracker": "dragoman.training.trackers.TRACKERS",
     "dragoman.scoring.metric.Metric": "dragoman.scoring.registry.METRICS",
     "dragoman.runs.tasks.base.Task": "dragoman.runs.tasks.table.TASKS",
     "dragoman.data.readers.base.Reader": "dragoman.data.readers.base.READERS",

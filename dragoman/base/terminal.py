@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
 # Escape sequences can move the cursor, hide text, set the title and answer for the user. Tabs and line feeds are text.
@@ -57,6 +58,20 @@ def in_notebook() -> bool:
 
     A shell command of a cell (`!dragoman train …`) gets a pseudo-terminal and the environment of the kernel.
     """
+    return in_kernel() or "JPY_PARENT_PID" in os.environ
+
+
+def in_kernel() -> bool:
+    """Whether this process is the kernel of a notebook, which can show HTML."""
     shell = sys.modules.get("IPython")
-    kernel = shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
-    return kernel or "JPY_PARENT_PID" in os.environ
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """A table for a notebook; a column without any entry is left out."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    used = [index for index in range(len(head)) if any(row[index] for row in cells)]
+    lines = ["".join(f"<td>{html.escape(row[index])}</td>" for index in used) for row in cells]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    names = "".join(f"<th>{html.escape(head[index])}</th>" for index in used)
+    return f"<table><caption>{html.escape(caption)}</caption><tr>{names}</tr>{body}</table>"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.base import ConfigError, DragomanError
+from dragoman.base import ConfigError, DragomanError, cache_home
 from dragoman.commands.options import device_option, tag_option
 from dragoman.commands.printing import print_warning
 
@@ -27,7 +26,6 @@ HELP = """\
 :help       this list
 :quit       leave (also Ctrl+D)"""
 SEARCH_COMMANDS = ("beam", "n", "tag", "sample", "search", "why")
-HISTORY = Path("~/.cache/dragoman/repl_history")
 
 
 @click.command()
@@ -78,7 +76,7 @@ def history() -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    path = HISTORY.expanduser()
+    path = cache_home() / "repl_history"
     if path.is_file():
         readline.read_history_file(path)
     try:

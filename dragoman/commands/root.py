@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dragoman.base import DOCUMENTATION, __version__, hint, plugins
+from dragoman.base import DOCUMENTATION, Interrupted, __version__, hint, plugins
 
 # Groups of the help in order of work: command, module, and the first sentence of its help, which fits 80 columns. They
 # are told here, so that the help and the completion of a shell need not import the commands.
@@ -131,6 +131,12 @@ class Commands(click.Group):
             return super().invoke(context)
         except BrokenPipeError:
             raise OutputClosed from None
+        except Interrupted as error:  # click takes any KeyboardInterrupt for Ctrl-C at a prompt
+            raise CommandStopped(error.code, str(error)) from None
+
+
+class CommandStopped(Exception):  # noqa: N818  (not an error: a signal asked the command to stop)
+    """A signal stopped the command, which has saved its work."""
 
 
 class OutputClosed(Exception):  # noqa: N818  (not an error: `dragoman … | head` closes the pipe)

@@ -20,7 +20,7 @@ from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.opened_inputs import AS_TRAINED, warn_user
 from dragoman.runs import Run
 from dragoman.runs.tasks import Task
-from dragoman.scoring import DEFAULT_DRAWS, Units, metrics_by_name, select_metrics
+from dragoman.scoring import DEFAULT_DRAWS, Units, metrics_by_name, scores_html, select_metrics
 
 Output = TypeVar("Output")
 
@@ -39,6 +39,9 @@ class Evaluation(NamedTuple, Generic[Output]):
         metrics = metrics_by_name()
         shown = [f"{name} {metrics[name].format(value)}" for name, value in self.scores.items() if name in metrics]
         return f"<Evaluation of {self.scores.get('segments', len(self.predictions)):,} examples: {', '.join(shown)}>"
+
+    def _repr_html_(self) -> str:
+        return scores_html(self.scores)
 
 
 class ReferenceLoss(NamedTuple):
@@ -109,7 +112,7 @@ def given_examples(run: Run, data: Path | str | Iterable[object], several_refere
         if size and not any(isinstance(row, Example) for row in rows):
             return [example for example in with_context(examples, size) if isinstance(example, Example)]
         return examples
-    return examples_of(rows, config, run.task.example_format(run.config))
+    return examples_of(data if hasattr(data, "iloc") else rows, config, run.task.example_format(run.config))
 
 
 def as_example(pair: object, number: int) -> Example:

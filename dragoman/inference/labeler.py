@@ -102,9 +102,12 @@ class Labeler(LoadedRun):
         head_decoder = run.task.head_decoder
         assert head_decoder is not None, "a run that searches is a Predictor"
         self.head_decoder = head_decoder
-        self.labels = self.target_tokenizer.names
         self.example_format = run.task.example_format(run.config)
         self.model = run.model(None if run.is_fitted else self.device)
+
+    @property
+    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.target_tokenizer.names
 
     @cached_property
     def collator(self) -> Collator:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from dragoman.base import ConfigError, RunError, may_have_gpu, terminal
 from dragoman.classical import FittedModel
@@ -30,6 +32,23 @@ if TYPE_CHECKING:
     from dragoman.inference.engine.choice import EngineChoice
 
 
+_opening = threading.RLock()
+# What `dir` shows; INSTANCE: attributes that the constructors set.
+INSTANCE = frozenset({"config", "run", "source_tokenizer", "target_tokenizer"})
+PUBLIC = INSTANCE | {
+    "align", "attention", "complete", "curves", "defaults", "device", "evaluate", "fits", "force_align", "inspect",
+    "is_calibrated", "labels", "loss", "parameters", "predict", "rate", "score", "size", "stream", "test_scores",
+    "trace", "unseen_in",
+}  # fmt: skip
+
+
+def unopened(cls: type[LoadedRun], reopen: tuple[Any, ...]) -> LoadedRun:
+    """An unpickled run, whose folder has not been read yet."""
+    run = cls.__new__(cls)
+    run.__dict__["_reopen"] = reopen
+    return run
+
+
 class LoadedRun:
     """A trained run that is ready to work: the base of `Predictor`, `Labeler` and `Completer`.
 
@@ -40,6 +59,7 @@ class LoadedRun:
     searches = False  # whether a search finds its outputs, so that decoding options apply
     continues = False  # whether it continues prompts
     labels: tuple[str, ...] = ()  # that it chooses from
+    test_scores: Mapping[str, float] = MappingProxyType({})  # of the test data that `dragoman.train` was given
 
     def __init__(self, run: Run, device: str = "auto") -> None:
         self.run, self.config = run, run.config
@@ -56,6 +76,40 @@ class LoadedRun:
         self.texts_per_input = 1 if reader.separator is None or reader.context else 2
         self.members: tuple[Run, ...] = (run,)  # of an ensemble several
         self.unseen = UnseenText(run, self.source_tokenizer)
+
+    def __dir__(self) -> list[str]:
+        """What a user calls and reads; all else may change."""
+        return sorted(name for name in PUBLIC if name in INSTANCE or name in self.__dict__ or hasattr(type(self), name))
+
+    def opening(self) -> tuple[object, ...]:
+        """What its constructor takes after run and device, to open it again in another process."""
+        return ()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Folder, device and options cross processes, not the weights; the copy opens its model on first use."""
+        if (reopen := self.__dict__.get("_reopen")) is None:
+            reopen = (str(self.run.folder.absolute()), self._device, *self.opening())
+        state = {"test_scores": dict(self.test_scores)} if "test_scores" in self.__dict__ else None
+        return unopened, (type(self), reopen), state
+
+    def __copy__(self) -> Self:
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    if not TYPE_CHECKING:  # a type checker must go on to know all attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Open a run that was unpickled, when somebody first asks for what it lacks."""
+            if name.startswith("__") or not self.__dict__:
+                raise AttributeError(name)
+            with _opening:  # of several threads the first one opens it
+                if (reopen := self.__dict__.get("_reopen")) is not None:
+                    folder, *others = reopen
+                    opened = type(self)(Run(folder), *others)
+                    opened.__dict__.update({key: own for key, own in self.__dict__.items() if key != "_reopen"})
+                    self.__dict__ = opened.__dict__  # at once, and shared with what refers to the opened one
+            return object.__getattribute__(self, name)  # another thread has opened it, or there is none of the name
 
     @cached_property
     def device(self) -> torch.device:

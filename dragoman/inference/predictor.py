@@ -87,6 +87,9 @@ class Predictor(Seq2SeqRun):
         self.read_calibration()
         self.backend(options)
 
+    def opening(self) -> tuple[object, ...]:
+        return (self.defaults,)
+
     def read_calibration(self) -> None:
         """Read calibration.json of the run folder; without it predictions have no confidences."""
         self.calibration = load_calibration(self.run)

@@ -49,6 +49,7 @@ T = TypeVar("T")
 
 IMPORTED = "imported.json"  # family and licence of an imported model
 BEGUN = {"lock", "trials", "data", "curve.json"}  # what a command writes into its folder before its first training
+TRIALS = "trials"  # the folder of a search with its trials
 SEARCH = "search.json"  # the state of a search, which makes the folder a run at its end
 MEMBERS_FILE = "ensemble.json"  # makes a run folder an ensemble
 RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
@@ -259,6 +260,12 @@ def missing_run_message(folder: Path) -> str:
     if {path.name for path in folder.iterdir() if path.name[0] != "."} <= BEGUN:
         return f"{folder}: nothing is trained yet; what was stopped here begins with the same command again"
     return f"{folder}: not a run folder (it has no config.toml)"
+
+
+def search_of(folder: Path) -> Path | None:
+    """The folder of the search that a run is a trial of."""
+    search = folder.absolute().parent.parent
+    return search if folder.absolute().parent.name == TRIALS and (search / SEARCH).is_file() else None
 
 
 def is_unfinished_search(folder: Path) -> bool:

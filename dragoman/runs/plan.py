@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from dragoman.data import Corpus, with_other_validation
 from dragoman.data.readers import header_warnings
 from dragoman.runs import pretrained
 from dragoman.runs.data_report import print_data_report, target_length_warning
-from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run
+from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run, search_of
 from dragoman.runs.resume import check_copies, check_resumable, check_same_data, check_steps, resume_warnings
 from dragoman.runs.tasks.base import Task
 from dragoman.runs.tasks.config import Config, with_absolute_paths
@@ -34,9 +34,11 @@ from dragoman.training import (
     Display,
     Fitter,
     GeneralText,
+    OnMetrics,
     Pause,
     ProcessGroup,
     Runtime,
+    TrackedRun,
     Trainer,
     TrainingState,
     Validator,
@@ -45,6 +47,7 @@ from dragoman.training import (
     check_machine,
     check_random_weights,
     exit_cleanly_on_signals,
+    followed,
     freeze_weights,
     has_trained_weights,
     load_vectors,
@@ -297,11 +300,13 @@ def train(
     display: Display | None = None,
     restart: bool = False,
     pause: Pause = lambda state: False,
+    on_metrics: OnMetrics | None = None,
 ) -> TrainingState:
     """Train a run in a folder: create the folder, or resume from its newest checkpoint.
 
     With `restart`, an existing run is discarded and trained again from the first step. After the first step for which
-    `pause` holds, training validates, saves and returns; the next call goes on. Every mistake that can be found before
+    `pause` holds, training validates, saves and returns; the next call goes on. `on_metrics` gets every row of
+    metrics.jsonl; what it raises ends training. Every mistake that can be found before
     training is reported before anything is written.
     """
     folder, processes = Path(folder), ProcessGroup()
@@ -309,7 +314,7 @@ def train(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if display is None or not processes.is_main:  # only the main process prints, warnings too
-        display = Display(None if processes.is_main else io.StringIO(), quiet=True)
+        display = Display(None if processes.is_main else io.StringIO(), quiet=True, is_main=processes.is_main)
     runtime = Runtime(device, processes, display)
     with (
         exit_cleanly_on_signals(lambda: max(Checkpoints(folder).steps(), default=0)),
@@ -321,9 +326,12 @@ def train(
             locks.enter_context(locked(folder))  # the plan reads the folder, so no other training may change it
         plan = plan_training(config, folder, action, runtime)
         plan.write_folder(runtime, locks)
+        locks.enter_context(display.kept_in(folder / "train.log") if processes.is_main else nullcontext())
         plan.report(runtime)
         trainer = plan.trainer(runtime, pause)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
-        with display:
+        tracked = TrackedRun(folder, settings.by_place(config), trainer.state.step, search_of(folder))
+        names = config.train.trackers if processes.is_main else ()
+        with display, followed(names, tracked, on_metrics, display.warning) as trainer.metrics_log.on_metrics:
             return trainer.train()

@@ -25,6 +25,7 @@ CHANGEABLE = (
     "train.validate_every",
     "train.save_every",
     "train.log_every",
+    "train.track",
     "train.patience",
     "train.decode",
     "train.device",

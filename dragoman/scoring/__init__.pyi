@@ -70,6 +70,7 @@ from dragoman.scoring.report import Scores as Scores
 from dragoman.scoring.report import compare as compare
 from dragoman.scoring.report import score as score
 from dragoman.scoring.report import score_table as score_table
+from dragoman.scoring.report import scores_html as scores_html
 from dragoman.scoring.sacrebleu import bleu_apart as bleu_apart
 from dragoman.scoring.significance import DEFAULT_DRAWS as DEFAULT_DRAWS
 from dragoman.scoring.significance import SystemScore as SystemScore

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.base import DataError
+from dragoman.base import DataError, html_table
 from dragoman.scoring import significance
 from dragoman.scoring.metric import References, Units
-from dragoman.scoring.registry import EVALUATION_DEFAULTS, select_metrics, text_statistics
+from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_by_name, select_metrics, text_statistics
 from dragoman.scoring.significance import SystemScore, intervals
 
 
@@ -34,6 +34,40 @@ class Scores(Mapping[str, float]):
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in self.items())
         return f"<Scores of {self.segments:,} segments: {shown}>"
+
+    def _repr_html_(self) -> str:
+        known = {"segments": self.segments, "intervals": self.intervals, "signatures": self.signatures}
+        return scores_html({**known, **self})
+
+
+def scores_html(scores: Mapping[str, Any]) -> str:
+    """A table of scores for a notebook, with intervals and signatures where there are some."""
+    known, intervals = metrics_by_name(), scores.get("intervals") or {}
+    rows = []
+    for name, value in scores.items():
+        if not isinstance(value, int | float) or name == "segments":
+            continue
+        shown = known[name].format if name in known else "{:.4g}".format
+        interval = " – ".join(map(shown, intervals[name])) if name in intervals else ""
+        rows.append((name, shown(value), interval, scores.get("signatures", {}).get(name, "")))
+    return html_table(("metric", "score", "95 %", "signature"), rows, f"{scores.get('segments', 0):,} segments")
+
+
+class SystemScores(list[SystemScore]):
+    """The scores of several systems; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        head = ("metric", "system", "score", "95 %", "difference", "p (bootstrap)", "p (randomisation)", "signature")
+        rows = [
+            (
+                own.metric, own.system, f"{own.score:.4g}", " – ".join(f"{end:.4g}" for end in own.interval),
+                *((f"{own.versus.difference:+.4g}", f"{own.versus.bootstrap:.3g}", f"{own.versus.randomisation:.3g}")
+                  if own.versus else ("", "", "")),
+                own.signature,
+            )
+            for own in self
+        ]  # fmt: skip
+        return html_table(head, rows, "differences from the first system")
 
 
 def score_table(
@@ -102,7 +136,7 @@ def compare(
     draws: int = 1000,
     seed: int = 1,
     sources: Sequence[str] | None = None,
-) -> list[SystemScore]:
+) -> SystemScores:
     """Compare the outputs of each system with those of the first, the baseline, on the same references.
 
     Every score has a 95 % interval; every difference has p-values by paired bootstrap and approximate randomisation.
@@ -111,7 +145,9 @@ def compare(
         raise DataError(f"nothing to compare: found {len(systems)} system, expected a baseline and another")
     chosen = select_metrics(_names(metrics) or EVALUATION_DEFAULTS[units], units)
     truth = reference_lists(references, systems)
-    return significance.compare_to_baseline(systems, truth, chosen, sources=sources, draws=draws, seed=seed)
+    return SystemScores(
+        significance.compare_to_baseline(systems, truth, chosen, sources=sources, draws=draws, seed=seed)
+    )
 
 
 def _names(metrics: str | Sequence[str]) -> tuple[str, ...]:

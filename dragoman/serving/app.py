@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.base import DragomanError, Interrupted, __version__
+from dragoman.base import Abandoned, DragomanError, __version__
 from dragoman.serving.answers import DEEPL, LIBRETRANSLATE, OPENAI, busy_message, error_table, key_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import BodyProblem, Gate
@@ -116,7 +116,7 @@ async def send_file(file: Path, request: Request) -> Response:
 
 # Exceptions that are answers: one line that says what was found, what was expected and what to do.
 ERRORS = (
-    DragomanError, RequestValidationError, HTTPException, NotFound, WrongKey, Busy, TooLate, Interrupted,
+    DragomanError, RequestValidationError, HTTPException, NotFound, WrongKey, Busy, TooLate, Abandoned,
     ClientDisconnect, ClientLeft,
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dragoman.base import DragomanError, Interrupted, interruptible
+from dragoman.base import Abandoned, DragomanError, interruptible
 from dragoman.serving.system import release_free_memory
 
 MAX_RETRY = 60  # seconds: many clients leave before the end
@@ -262,7 +262,7 @@ class Batcher:
         """The output or the exception of every input."""
         try:
             return self.run(key, inputs)
-        except Interrupted as error:
+        except Abandoned as error:
             return [error] * len(inputs)
         except Exception as error:
             if len(inputs) == 1 or not isinstance(error, DragomanError):

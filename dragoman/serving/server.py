@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dragoman.base import ConfigError, DragomanError, Interrupted, RunError, usable_cores
+from dragoman.base import Abandoned, ConfigError, DragomanError, RunError, usable_cores
 from dragoman.base.config import as_table, build
 from dragoman.serving import system
 from dragoman.serving.answers import WORK, busy_message, error_body
@@ -198,7 +198,7 @@ class DrainingServer(uvicorn.Server):
                     connection.shutdown()
             await asyncio.sleep(0.02)
         for call in tuple(self.state.calls):
-            call.end(Interrupted)
+            call.end(Abandoned)
         end += answering / 2
         while self.server_state.connections and self.state.calls and time.monotonic() < end:
             await asyncio.sleep(0.02)

@@ -136,7 +136,7 @@ class ServerCall:
             self.state.batcher.entering -= 1
 
     def end(self, reason: type[Exception]) -> None:
-        """Stop computing: the client has closed the connection (ClientLeft), or the server ends (Interrupted)."""
+        """Stop computing: the client has closed the connection (ClientLeft), or the server ends (Abandoned)."""
         self.ended = self.ended or reason
         if self.work is not None:
             self.work.cancel()

@@ -16,6 +16,7 @@ from dragoman.training.config import TrainConfig as TrainConfig
 from dragoman.training.config import VectorsConfig as VectorsConfig
 from dragoman.training.display import Display as Display
 from dragoman.training.display import duration as duration
+from dragoman.training.display import shown_to_caller as shown_to_caller
 from dragoman.training.loaders import BatchLoader as BatchLoader
 from dragoman.training.loaders import BpttLoader as BpttLoader
 from dragoman.training.loaders import batch_plan as batch_plan
@@ -28,14 +29,16 @@ from dragoman.training.runtime import ProcessGroup as ProcessGroup
 from dragoman.training.runtime import Runtime as Runtime
 from dragoman.training.runtime import resolve_device as resolve_device
 from dragoman.training.runtime import side_stream as side_stream
-from dragoman.training.signals import SearchStopped as SearchStopped
+from dragoman.training.signals import SearchInterrupted as SearchInterrupted
 from dragoman.training.signals import Signals as Signals
-from dragoman.training.signals import Stopped as Stopped
 from dragoman.training.signals import exit_cleanly_on_signals as exit_cleanly_on_signals
 from dragoman.training.signals import interrupted_by_signals as interrupted_by_signals
 from dragoman.training.signals import signals_wait as signals_wait
 from dragoman.training.signals import stop_search_on_signals as stop_search_on_signals
 from dragoman.training.step import build_step as build_step
+from dragoman.training.trackers import OnMetrics as OnMetrics
+from dragoman.training.trackers import TrackedRun as TrackedRun
+from dragoman.training.trackers import followed as followed
 from dragoman.training.trained_weights import BASE as BASE
 from dragoman.training.trained_weights import add_adapters as add_adapters
 from dragoman.training.trained_weights import check_random_weights as check_random_weights

@@ -194,6 +194,16 @@ class TrainConfig:
         False, help="Transformers: the backward pass computes activations again, which saves memory and takes time"
     )
     tensorboard: bool = setting(False, help="also write TensorBoard files (package tensorboard)")
+    track: tuple[str, ...] = setting(
+        (),
+        help='programs that record the metrics: "tensorboard", "mlflow", "wandb", "trackio" (packages of these names), '
+        "or those of plug-ins",
+    )
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The names of all trackers that follow the run."""
+        return tuple(dict.fromkeys((*self.track, *(["tensorboard"] if self.tensorboard else []))))
 
     @property
     def pretrained(self) -> StartFromConfig | None:

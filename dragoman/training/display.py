@@ -1,17 +1,28 @@
-"""Progress and messages of a training run: a progress bar on a terminal, plain lines elsewhere."""
+"""Progress and messages of a training run: a progress bar on a terminal, HTML in a notebook, plain lines elsewhere.
+
+All messages go to the logger `dragoman.training`, whatever is shown, and to the file `train.log` of a run.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, TextIO
 
-from dragoman.base import WarningLine, in_notebook, unguarded, visible
+from dragoman.base import WarningLine, append_text, in_notebook, silent, unguarded, visible
+from dragoman.data.readers import as_given, in_callers_words
+from dragoman.training.notebook_panel import notebook_panel
 
+LOG = logging.getLogger("dragoman.training")
+logging.getLogger("dragoman").addHandler(logging.NullHandler())  # silent, unless a program asks for our messages
 SHORTEST_BAR = 8  # columns of a terminal
+MOST_KEPT = 10_000  # lines before a run folder exists
 
 
 def duration(seconds: float) -> str:
@@ -51,6 +62,7 @@ class Display:
         self.quiet, self.is_main = quiet or not is_main, is_main
         quiet = self.quiet
         notebook = in_notebook()
+        self._panel = None if quiet or stream is not None else notebook_panel()
         self.interactive = not (quiet or notebook) and self.stream.isatty()
         self.in_place = self.interactive or (not quiet and notebook)  # whether a line can be written over
         self._bar: Any = None
@@ -59,6 +71,8 @@ class Display:
         self._line_open = False  # whether the cursor stands at the end of a preparation's line
         self._updated = 0.0
         self._waiting: list[str] = []  # for the next line that is shown
+        self._file: Path | None = None  # train.log of a run
+        self._kept: list[str] = []  # lines for the train.log of a run that does not exist yet
 
     def __enter__(self) -> Display:
         return self
@@ -75,30 +89,63 @@ class Display:
             print(file=self.stream, flush=True)
             self._line_open = False
 
+    @contextmanager
+    def kept_in(self, path: Path) -> Iterator[None]:
+        """Write all messages to the log of a run: those since the run before, and those inside the block."""
+        self._file, waiting, self._kept = path, self._kept, []
+        append_text(path, "".join(waiting))
+        try:
+            yield
+        except BaseException as error:
+            self.record(f"ended by {type(error).__name__}: {error}", logging.ERROR)
+            raise
+        finally:
+            self._file = None
+
+    def record(self, line: str, level: int = logging.INFO) -> None:
+        """Log a line that is not shown."""
+        if not self.is_main:
+            return
+        line = visible(in_callers_words(line))
+        LOG.log(level, "%s", line)
+        text = f"{datetime.now().isoformat(' ', 'seconds')} {logging.getLevelName(level)} {line}\n"
+        if self._file is not None:
+            with suppress(OSError):  # a full disk ends a run elsewhere, where something is lost
+                append_text(self._file, text)
+        elif len(self._kept) < MOST_KEPT:
+            self._kept.append(text)
+
     def info(self, *lines: str) -> None:
         """Print lines that are not empty, unless quiet."""
         self._print_waiting()
-        for line in lines:
-            if line and not self.quiet:
+        for line in filter(None, lines):
+            self.record(line)
+            if not self.quiet:
                 self._print(line)
 
     def warning(self, line: str) -> None:
         """Print a warning, even when quiet."""
         self._print_waiting()
+        self.record(line, logging.WARNING)
         self._print(f"warning: {line}")
 
     def later(self, lines: Iterable[str]) -> None:
         """Print lines, such as choices, before whatever is shown next: never, if an error ends the command first."""
-        self._waiting += [line for line in lines if not self.quiet or (self.is_main and isinstance(line, WarningLine))]
+        self._waiting += lines
 
     def _print_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for line in waiting:
-            self._print(line)
+            is_warning = isinstance(line, WarningLine)
+            self.record(line.removeprefix("warning: "), logging.WARNING if is_warning else logging.INFO)
+            if not self.quiet or (self.is_main and is_warning):
+                self._print(line)
 
     def _print(self, line: str) -> None:
-        line = visible(line)
-        if self._bar is not None:
+        line = visible(in_callers_words(line))
+        if self._panel is not None:
+            self._panel.line(line)
+        elif self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False)
         else:
             self.close()
@@ -111,7 +158,9 @@ class Display:
         if self.quiet or (activity == self._activity and now - self._updated < (0.2 if self.in_place else 10)):
             return
         line = visible(f"{activity}: {count:,} so far" if count else f"{activity} …")
-        if self.in_place:
+        if self._panel is not None:
+            self._panel.progress(line)
+        elif self.in_place:
             if activity != self._activity:
                 self.close()
             if self.interactive:
@@ -153,6 +202,11 @@ class Display:
         """
         parts = [f"loss {loss:.3f}", f"rate {rate:.2e}", f"{speed:,.0f} tokens/s", f"{duration(remaining)} left"]
         count = str(step) if by_time else f"{step}/{steps}"
+        text = f"step {count}  {'  '.join(parts)}"
+        self.record(text)
+        if self._panel is not None:
+            self._panel.progress(text, step, max(step, steps))
+            return
         if self._bar is not None:
             # Where the line is too narrow for all, the rate goes first, then the speed, then the loss.
             room = self._bar.console.width - len(count) - SHORTEST_BAR - 2
@@ -161,10 +215,16 @@ class Display:
                     parts = [part for part in parts if name not in part]
             self._bar.update(self._task, total=max(step, steps), completed=step, count=count, state="  ".join(parts))
             return
-        text = f"step {count}  {'  '.join(parts)}"
         if self.in_place:
             # One line that changes in place: a line for each logged step would fill the notebook.
             print(f"\r{text}".ljust(100), end="", file=self.stream, flush=True)
             self._line_open = True
         elif not self.quiet:
             self._print(text)
+
+
+@contextmanager
+def shown_to_caller(quiet: bool) -> Iterator[Display]:
+    """The display of a verb that Python calls; errors and messages name rows in memory as the caller knows them."""
+    with silent(quiet), as_given(), Display(quiet=quiet) as display:
+        yield display

@@ -1,26 +1,19 @@
-"""The metrics of a run: one JSON object a line in metrics.jsonl, optionally TensorBoard; a warning if they diverge."""
+"""The metrics of a run: one JSON object a line in metrics.jsonl; a warning if they diverge."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.base import MissingExtraError, append_text, make_folder, write_text
+from dragoman.base import append_text, write_text
 from dragoman.training.checkpoints import TrainingState
+from dragoman.training.trackers import OnMetrics
 
 WINDOW = 3  # log lines that must all be high: a spike, or a loss that has recovered, is no divergence
-
-
-def tensorboard_writer() -> Any:
-    """TensorBoard's SummaryWriter class; MissingExtraError if TensorBoard is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtraError("train.tensorboard", "tensorboard") from None
-    return SummaryWriter
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -48,18 +41,26 @@ def is_row(row: Any) -> bool:
     return all(type(value) in (int, float) for value in (row.get("seconds"), *scores.values()))
 
 
+def named_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row as callbacks and trackers get them: train/loss, valid/bleu, general/loss."""
+    parts = {part: row[part] for part in ("valid", "general") if part in row} or {"train": row}
+    return {
+        f"{part}/{name}": value
+        for part, values in parts.items()
+        for name, value in values.items()
+        if isinstance(value, int | float) and name != "step"
+    }
+
+
 class MetricsLog:
     """Appends the training and validation metrics of a run to metrics.jsonl."""
 
     def __init__(self, run: Path) -> None:
-        self.run, self.path = run, run / "metrics.jsonl"
-        self._tensorboard: Any = None
+        self.path = run / "metrics.jsonl"
+        self.on_metrics: OnMetrics | None = None  # gets every row, too
 
-    def restore(self, state: TrainingState, tensorboard: bool) -> None:
+    def restore(self, state: TrainingState) -> None:
         """Remove what is logged of later steps than a restored checkpoint: they will be trained again."""
-        if tensorboard:
-            folder = make_folder(self.run / "tensorboard")
-            self._tensorboard = tensorboard_writer()(str(folder), purge_step=state.step + 1)
         if self.path.exists():
             rows = read_rows(self.path)
             kept = [row for row in rows if row["step"] <= (state.validated_step if "valid" in row else state.step)]
@@ -68,11 +69,8 @@ class MetricsLog:
     def append(self, row: dict[str, Any]) -> None:
         """Add one row. A row of a validation holds its scores under the key "valid"."""
         append_text(self.path, json.dumps(row) + "\n")
-        if self._tensorboard is not None:
-            prefix = "valid" if "valid" in row else "train"
-            for name, value in row.get("valid", row).items():
-                if isinstance(value, int | float) and name not in ("step", "epoch"):
-                    self._tensorboard.add_scalar(f"{prefix}/{name}", value, row["step"])
+        if self.on_metrics is not None:
+            self.on_metrics(row["step"], named_values(row))
 
     def first_loss(self) -> float | None:
         """The loss of step 1; None if the log does not hold it."""

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dragoman.base import ConfigError, DragomanError, brief, set_compiler_caches
+from dragoman.base import ConfigError, DragomanError, Interrupted, brief, set_compiler_caches
 from dragoman.training.display import Display
-from dragoman.training.signals import Stopped
 
 
 class ProcessLostError(DragomanError):
@@ -65,10 +64,10 @@ class ProcessGroup:
             dist.init_process_group(backend, timeout=timedelta(hours=4))
             connected = True
             yield
-        except (DragomanError, Stopped) as error:
+        except (DragomanError, Interrupted) as error:
             # Every process sees the same error, or sees that another one left: only one of them reports it.
             if not first_to_report():
-                os._exit(error.code if isinstance(error, Stopped) else 2)
+                os._exit(error.code if isinstance(error, Interrupted) else 2)
             raise
         except RuntimeError as error:
             if not is_connection_error(error):

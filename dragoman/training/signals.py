@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from dragoman.base import Interrupted
+
 
 def stop_signals() -> list[int]:
     """The signals that end a run besides Ctrl-C; under nohup, which ignores SIGHUP, the run goes on."""
@@ -19,24 +21,11 @@ def stop_signals() -> list[int]:
     return [signal.SIGTERM, *(number for number in hangups if signal.getsignal(number) is not signal.SIG_IGN)]
 
 
-class Stopped(Exception):  # noqa: N818  (no error: the user asked the run to stop)
-    """A signal stopped the run after the checkpoint of a step, 0 for none; `code` is the exit code."""
-
-    def __init__(self, code: int, step: int) -> None:
-        super().__init__(code, step)
-        self.code, self.step = code, step
-
-    def __str__(self) -> str:
-        if not self.step:  # a model is being fitted, or the data are being prepared
-            return "stopped before anything was saved; the same command begins anew"
-        return f"stopped and saved at step {self.step}; the same command resumes from there"
-
-
-class SearchStopped(Stopped):
+class SearchInterrupted(Interrupted):
     """A signal stopped a search; the trials that were training have saved a checkpoint."""
 
     def __str__(self) -> str:
-        return "stopped; the trials that were training are saved, and the same command goes on with the search"
+        return f"stopped; the trials that were training are saved, and the same {self.caller} goes on with the search"
 
 
 @contextmanager
@@ -71,10 +60,10 @@ def interrupted_by_signals() -> Iterator[Signals]:
 
 @contextmanager
 def exit_cleanly_on_signals(step: Callable[[], int]) -> Iterator[None]:
-    """Outside the training loop, SIGTERM and SIGHUP raise Stopped at once, so that clean-ups run as after Ctrl-C."""
+    """Outside the training loop, SIGTERM and SIGHUP raise Interrupted at once: clean-ups run as after Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(128 + number, step())
+        raise Interrupted(128 + number, step())
 
     with handling(stop_signals(), stop) as before:
         try:
@@ -88,7 +77,7 @@ def exit_cleanly_on_signals(step: Callable[[], int]) -> Iterator[None]:
 
 @contextmanager
 def stop_search_on_signals() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP raise SearchStopped, also where the shell had SIGINT ignored.
+    """Ctrl-C, SIGTERM and SIGHUP raise SearchInterrupted, also where the shell had SIGINT ignored.
 
     Further ones do not interrupt the wait for the workers, which save: before Python 3.13 a thread whose `join` was
     interrupted counts as ended, and the search would never end. A second Ctrl-C ends all processes at once.
@@ -99,7 +88,7 @@ def stop_search_on_signals() -> Iterator[None]:
         nonlocal stopping
         if not stopping:
             stopping = True
-            raise SearchStopped(128 + number, 0)
+            raise SearchInterrupted(128 + number, 0)
         if number == signal.SIGINT:
             if sys.stderr.isatty():  # the table of the trials hides the cursor, and nothing else runs after this
                 os.write(sys.stderr.fileno(), b"\x1b[?25h\nstopped at once; the trials have not saved\n")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.base import DragomanError, remove_folder, write_text
+from dragoman.base import DragomanError, Interrupted, remove_folder, write_text
 from dragoman.classical import FittedModel
 from dragoman.data import Corpus
 from dragoman.scoring import higher_is_better
@@ -25,13 +25,14 @@ from dragoman.training.checkpoints import TrainingState, unfinished, write_tenso
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import duration
 from dragoman.training.loaders import BatchLoader
-from dragoman.training.metrics_log import DivergenceDetector, MetricsLog, tensorboard_writer
+from dragoman.training.metrics_log import DivergenceDetector, MetricsLog
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream, use_bfloat16
 from dragoman.training.sharding import are_finite, check_sharding
-from dragoman.training.signals import Signals, Stopped, recorded_signals
+from dragoman.training.signals import Signals, recorded_signals
 from dragoman.training.step import build_step
+from dragoman.training.trackers import check_trackers
 from dragoman.training.trained_weights import freeze
 from dragoman.training.validation import GeneralText, ValidationResult, Validator
 
@@ -47,8 +48,7 @@ def check_machine(config: TrainConfig, runtime: Runtime) -> None:
     """Refuse settings that this machine, its processes or its packages cannot train with."""
     use_bfloat16(config.precision, runtime.device)
     check_sharding(config, runtime.processes.world_size)
-    if config.tensorboard:
-        tensorboard_writer()
+    check_trackers(config.trackers)
 
 
 class Trainer:
@@ -80,7 +80,7 @@ class Trainer:
         self.state = self.checkpointer.restore(config)
         self.state.accumulate, self.state.processes = config.accumulate, self.processes.world_size
         if self.processes.is_main:
-            self.metrics_log.restore(self.state, config.tensorboard)
+            self.metrics_log.restore(self.state)
             self.best_weights.repair(self.state)
         self.divergence = DivergenceDetector(self.metrics_log.first_loss())
         self.train_step.loss += self.state.loss_total if self.processes.is_main else 0.0  # summed over processes
@@ -94,7 +94,7 @@ class Trainer:
         self.rate = 0.0  # the learning rate of the last step
 
     def train(self) -> TrainingState:
-        """Train until the last step, an early stop or a pause. A signal saves a checkpoint and raises Stopped."""
+        """Train until the last step, an early stop or a pause. A signal saves a checkpoint and raises Interrupted."""
         state, config = self.state, self.config
         if self.more_steps and self.stopped_early:
             self.display.info(
@@ -121,7 +121,7 @@ class Trainer:
                 code = self.processes.all_reduce_max(signals.code)
                 if code:
                     self._save()
-                    raise Stopped(code, state.step)
+                    raise Interrupted(code, state.step)
                 self._step()
                 self._preview(signals)
         if state.step > self._saved_step:
@@ -350,11 +350,16 @@ class Fitter:
     """
 
     def __init__(
-        self, model: FittedModel, corpus: Corpus, validator: Validator, folder: Path, runtime: Runtime
+        self,
+        model: FittedModel,
+        corpus: Corpus,
+        validator: Validator,
+        folder: Path,
+        runtime: Runtime,
     ) -> None:
         self.model, self.corpus, self.validator = model, corpus, validator
         self.folder, self.display = folder, runtime.display
-        self.state = TrainingState()
+        self.state, self.metrics_log = TrainingState(), MetricsLog(folder)
 
     def train(self) -> TrainingState:
         """Fit, save and validate; the steps of the state are the iterations."""
@@ -363,7 +368,7 @@ class Fitter:
             self.display.info("this run is fitted already; nothing is left to train")
             return self.state
         write_text(self.folder / "metrics.jsonl", "")  # an interrupted fit may have left some
-        log, started = MetricsLog(self.folder), time.perf_counter()
+        log, started = self.metrics_log, time.perf_counter()
         losses = self.model.fit(self.corpus, self.display.preparing)
         seconds = time.perf_counter() - started
         self.state.step, self.state.seconds = max(1, len(losses)), seconds

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.base import ConfigError, write_text
+from dragoman.base import Abandoned, ConfigError, write_text
 from dragoman.data import (
     PAIR_COLLATOR,
     Batch,
@@ -45,11 +45,7 @@ from dragoman.scoring import (
 SENTENCES = frozenset({"bleu", "chrf"})
 SHOWN = (frozenset({"per", "wer"}), frozenset({"cer", "exact_match"}), frozenset({"wer", "cer"}), SENTENCES)
 GENERAL = ("loss", "bleu", "chrf", "accuracy", "perplexity")  # of general text, the first three that a task has
-Check = Callable[[], None]  # called for each batch; raises Interrupted if training is to stop
-
-
-class Interrupted(Exception):  # noqa: N818  (no error: a signal asked the run to stop)
-    """Ends a validation on the way."""
+Check = Callable[[], None]  # called for each batch; raises Abandoned if training is to stop
 
 
 def no_check() -> None:
@@ -96,10 +92,10 @@ class Validator:
 
         def check() -> None:
             if interrupted():
-                raise Interrupted
+                raise Abandoned
 
         model.eval()
-        with torch.no_grad(), suppress(Interrupted):
+        with torch.no_grad(), suppress(Abandoned):
             return self.result(model, check)
         return None
 

@@ -161,7 +161,7 @@ def test_a_version_that_forgets_is_not_kept(inside: TrainedFolder, adapted: Path
 def test_too_few_general_pairs_are_refused(inside: TrainedFolder, tmp_path: Path) -> None:
     few = write_rows(tmp_path / "few.tsv", [(word, word.upper()) for word in words(299)])
     with pytest.raises(
-        DataError, match=r"few\.tsv: found 299 general pairs to judge by, expected 300 or more.*--general"
+        DataError, match=r"few\.tsv: found 299 general pairs to judge by, expected 300 or more.*general=…"
     ):
         dragoman.adapt(inside.run, longer_pairs(40), general=few, quiet=True)
 
@@ -272,7 +272,7 @@ def test_names_of_columns_tell_where_corrections_are(
 def test_scores_are_no_corrections(tmp_path: Path, first: str) -> None:
     path = tmp_path / "c.tsv"
     path.write_text(first + "".join(f"a {word}\tein {word}\t0.9\n" for word in words(12)))
-    with pytest.raises(ConfigError, match=r"c\.tsv:1: found .*--columns 1,2"):
+    with pytest.raises(ConfigError, match=r"c\.tsv:1: found .*columns=1,2"):
         read_corrections(path, ReadOptions())
     assert len(list(read_corrections(path, ReadOptions(("1", "2"), bool(first))))) == 12
 

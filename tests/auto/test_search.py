@@ -23,7 +23,7 @@ from dragoman.auto.trial import Outcome
 from dragoman.base.errors import DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
-from dragoman.runs.folder import member_folders, write_members
+from dragoman.runs.folder import member_folders
 from tests.auto.searches import TINY, FakeSearch, job_for, outcome
 from tests.conftest import call, words, write_rows
 

@@ -25,8 +25,8 @@ from dragoman.auto.search.run import (
 from dragoman.auto.search.state import SearchState, check_folder, load_search
 from dragoman.auto.search.worker import Job, TrialPool
 from dragoman.auto.trial import Outcome, state_of
-from dragoman.base.errors import RunError
-from dragoman.training.signals import SearchStopped, Stopped, stop_search_on_signals
+from dragoman.base.errors import Interrupted, RunError
+from dragoman.training.signals import SearchInterrupted, stop_search_on_signals
 from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
 from tests.conftest import call, words, write_rows
 
@@ -60,7 +60,7 @@ def end_twice(job: Job) -> Outcome:
     if count == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     if count == 1:
-        raise Stopped(143, 7)
+        raise Interrupted(143, 7)
     return outcome(1.0)
 
 
@@ -87,7 +87,7 @@ def test_a_second_signal_waits_until_the_workers_have_saved() -> None:
                 signal.raise_signal(signal.SIGTERM)
                 saved.append(True)
 
-    with pytest.raises(SearchStopped):
+    with pytest.raises(SearchInterrupted):
         search()
     assert saved
 
@@ -133,7 +133,7 @@ def test_a_signal_waits_until_a_worker_has_started(monkeypatch: pytest.MonkeyPat
         with stop_search_on_signals(), pool:
             pool.submit(Job("", "60", 1, 1, "loss"))
 
-    with pytest.raises(SearchStopped):
+    with pytest.raises(SearchInterrupted):
         search()
     ((busy, _),) = pool.busy.values()
     assert not busy.process.is_alive()
@@ -152,7 +152,7 @@ def test_a_pool_of_idle_and_busy_workers_ends_after_a_signal() -> None:
             processes.extend(each.process for each in (*pool.idle, *(busy for busy, _ in pool.busy.values())))
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(SearchStopped):
+    with pytest.raises(SearchInterrupted):
         search()
     assert len(processes) == 3
     assert not any(process.is_alive() for process in processes)
@@ -402,12 +402,12 @@ def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
                 yield found
                 if found[1].until == 30:
                     time.sleep(1.1)
-                    raise SearchStopped(143, 0)
+                    raise SearchInterrupted(143, 0)
 
     monkeypatch.setattr("dragoman.auto.search.run.plan_remaining_time", rest)
     search = Stopping(tmp_path / "run", lambda line: None, lambda state: None)
     search.create({"a": config}, SearchOptions(600.0, workers=1), [])
-    with pytest.raises(SearchStopped):
+    with pytest.raises(SearchInterrupted):
         search.run()
     stopped = load_search(tmp_path / "run")
     assert (stopped.members, stopped.trials[0].steps) == (["a", "a-seed1"], [30])

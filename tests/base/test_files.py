@@ -91,3 +91,28 @@ def test_pipes_are_neither_read_nor_written(linked: bool, run: Path) -> None:
     files.check_no_pipes(run, files.is_run_file)
     os.mkfifo(run / "mine")  # no part of the run
     files.check_no_pipes(run, files.is_run_file)
+
+
+@pytest.mark.parametrize("home", ["a file", "missing below a file", "none", "whole"])
+def test_a_home_that_cannot_be_written_to_is_not_needed(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "temporary").mkdir()
+    homes = {"a file": tmp_path / "file", "missing below a file": tmp_path / "file" / "x", "whole": tmp_path / "new"}
+    monkeypatch.delenv("DRAGOMAN_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    if home == "none":  # as for a user that the system does not know
+        monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    else:
+        monkeypatch.setenv("HOME", str(homes[home]))
+    folder = files.cache_home()
+    if home == "whole":
+        assert folder == tmp_path / "new" / ".cache" / "dragoman"
+        return
+    assert folder == tmp_path / "temporary" / f"dragoman-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    with pytest.raises(RunError, match=r"other users can write here.*set DRAGOMAN_CACHE to a folder that you can"):
+        files.cache_home()

@@ -54,7 +54,7 @@ def test_score_files(texts: Path) -> None:
     asked = ("score", "base", "refs", "--metric", "chrf", "--by-length", "--draws", "50")
     assert json.loads(call(*asked, "--json").out) == json.loads(json.dumps(found.scores))
     assert call(*asked).lines[: len(found.lines)] == found.lines
-    with pytest.raises(DataError, match="--table needs --alignment"):
+    with pytest.raises(DataError, match="table=… needs alignment=…"):
         dragoman.score_files("base", ["refs"], ScoreOptions(table=True))
 
 

@@ -66,7 +66,7 @@ def test_rules_that_reject_good_translations_are_off() -> None:
     assert [rule.name for rule in chosen_rules(("numbers",), ("copy", "markup"))][-2:] == ["repetition", "numbers"]
     with pytest.raises(ConfigError, match="Did you mean 'ratio'"):
         chosen_rules(("ration",), ())
-    with pytest.raises(ConfigError, match="--languages en,de"):
+    with pytest.raises(ConfigError, match="languages=en,de"):
         verdicts(GOOD, ["language"])
 
 

@@ -155,7 +155,7 @@ def test_recordings_are_named_by_full_paths(tmp_path: Path, monkeypatch: pytest.
 
 def test_missing_values_are_faults_of_their_rows() -> None:
     frame = pandas_frame([{"source": "a", "target": "b"}, {"source": None, "target": "c"}])
-    with pytest.raises(DataError, match=r"^row 2: 'source' is null, expected text$"):
+    with pytest.raises(DataError, match=r"^row 2 \(index 1\): 'source' is null, expected text$"):
         examples_of(frame, DataConfig(train=""), PAIR_FORMAT)
     assert [getattr(item, "kind", "") for item in read_pairs(str(as_training_data(frame)))] == ["", "not-text"]
 

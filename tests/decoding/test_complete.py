@@ -24,7 +24,7 @@ from dragoman.models.config import TransformerConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig, RecurrentStackConfig
 from dragoman.models.layers.config import LearnedConfig, RotaryConfig, SegmentsConfig
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
-from dragoman.training.validation import Interrupted, text_likelihood
+from dragoman.training.validation import Abandoned, text_likelihood
 
 WORDS = 13
 CPU = torch.device("cpu")
@@ -149,9 +149,9 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     assert share == right / 19
 
     def stop() -> None:
-        raise Interrupted
+        raise Abandoned
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Abandoned):
         text_likelihood(model, plan, TextSize(), CPU, stop)
 
 

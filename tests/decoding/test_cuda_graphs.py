@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.base.long_work import Interrupted, interruptible
+from dragoman.base.long_work import Abandoned, interruptible
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.rows import TokensWithCopies
 from dragoman.data.tokenizers.base import PAD
@@ -160,7 +160,7 @@ def test_an_interrupted_search_gives_its_graph_back(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cuda_graphs, "graph_decoder", lambda *given: graphs)
     limits, options = torch.full((len(SOURCES),), 9), BeamOptions(3)
     asked: list[int] = []
-    with interruptible(lambda: asked.append(1) or len(asked) > 2), pytest.raises(Interrupted):
+    with interruptible(lambda: asked.append(1) or len(asked) > 2), pytest.raises(Abandoned):
         graph_beam_search(model, batch, limits, options, Scorer())
     assert len(asked) == 3
     assert graphs.steps

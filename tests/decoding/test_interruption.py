@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.base.long_work import Interrupted, check_interrupted, interruptible
+from dragoman.base.long_work import Abandoned, check_interrupted, interruptible
 from dragoman.classical.ngram_transducer import search_chunks
 from dragoman.classical.phrase_decoder import PhraseDecoder
 from dragoman.decoding.mbr import MinimumBayesRisk
@@ -63,7 +63,7 @@ def test_searches_of_a_run_end_between_steps(run: Any, options: dict[str, Any]) 
     questions = questions_of(lambda: run.predict(LONG, **options))
     assert questions > 5  # one for each token, not only one for each batch
     stop = Countdown(questions // 2)
-    with interruptible(stop), pytest.raises(Interrupted):
+    with interruptible(stop), pytest.raises(Abandoned):
         run.predict(LONG, **options)
     assert stop.left == -1  # at once
     assert run.predict(LONG, **options)  # nothing is left behind
@@ -74,13 +74,13 @@ def test_an_engine_ends_too(trained_folder: TrainedFolder) -> None:
     run = dragoman.load(trained_folder.run, device="cpu", engine="ctranslate2")
     # Beam search in the engine ends after a batch, which is why a server keeps batches short.
     for questions, options in ((2, {"beam": 1, "max_length": 1_000}), (0, {"beam": 4})):
-        with interruptible(Countdown(questions)), pytest.raises(Interrupted):
+        with interruptible(Countdown(questions)), pytest.raises(Abandoned):
             run.predict(LONG * 4, **options)
     assert run.predict(LONG, beam=1)
 
 
 def test_alignments_end(run: Any) -> None:
-    with interruptible(Countdown(2)), pytest.raises(Interrupted):
+    with interruptible(Countdown(2)), pytest.raises(Abandoned):
         list(align_pairs(run, [("abc", "ABC")] * 4, batch_size=1))
 
 
@@ -111,13 +111,13 @@ def chunks() -> Any:
 def test_other_decoders_end(work: Callable[[], Any]) -> None:
     questions = questions_of(work)
     assert questions >= 20
-    with interruptible(Countdown(questions // 2)), pytest.raises(Interrupted):
+    with interruptible(Countdown(questions // 2)), pytest.raises(Abandoned):
         work()
 
 
 def test_without_a_caller_nothing_is_interrupted() -> None:
     check_interrupted()
-    with interruptible(lambda: True), pytest.raises(Interrupted):
+    with interruptible(lambda: True), pytest.raises(Abandoned):
         check_interrupted()
     check_interrupted()
 
@@ -133,7 +133,7 @@ def test_labels_and_prompts_end(tmp_path: Path, cached: Path) -> None:
     (tmp_path / "text.txt").write_text(language_models.some_text(200, 1), encoding="utf-8")
     labeler = load_run(quick(labels.table("classify", tmp_path), tmp_path / "classify"), "cpu")
     completer = load_run(quick(language_models.table("lstm", tmp_path), tmp_path / "lm"), "cpu")
-    with interruptible(Countdown(2)), pytest.raises(Interrupted):
+    with interruptible(Countdown(2)), pytest.raises(Abandoned):
         labeler.predict(labels.INPUTS["classify"] * 4, batch_size=1)
-    with interruptible(Countdown(10)), pytest.raises(Interrupted):
+    with interruptible(Countdown(10)), pytest.raises(Abandoned):
         completer.complete(["anna"], CompletionOptions(50))

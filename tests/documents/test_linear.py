@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from dragoman.base import DataError, Interrupted
+from dragoman.base import Abandoned, DataError
 from dragoman.base.long_work import interruptible
 from dragoman.documents import Limits, Reading, open_document
 
@@ -118,5 +118,5 @@ def test_reading_stops_when_nobody_needs_the_document(name: str) -> None:
     text = texts[name] * 2_000 or XLIFF[0] + "<x/>a" * 2_000 + XLIFF[1]
     given_up = threading.Event()
     given_up.set()
-    with interruptible(given_up.is_set), pytest.raises(Interrupted):
+    with interruptible(given_up.is_set), pytest.raises(Abandoned):
         open_document(name, text.encode(), Reading("en", "de"))

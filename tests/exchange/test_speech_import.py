@@ -247,7 +247,7 @@ def test_an_imported_whisper_predicts_evaluates_and_is_fine_tuned(tmp_path: Path
 def test_multilingual_models_need_a_language(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     BUILDERS["whisper"](tmp_path / "model", 0)
-    with pytest.raises(DataError, match="--source-language: found nothing, expected one of en, de"):
+    with pytest.raises(DataError, match="source_language=…: found nothing, expected one of en, de"):
         import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run")))
-    with pytest.raises(DataError, match="--target-language: found de, expected en"):
+    with pytest.raises(DataError, match="target_language=…: found de, expected en"):
         import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run"), "en", "de"))

@@ -347,7 +347,7 @@ def test_python_aligns_as_the_command_does(learned: Predictor, tmp_path: Path) -
     written = list(dragoman.align(learned, sources, dragoman.AlignOptions(predict=True)))
     assert isinstance(written[0], WordAlignment)
     assert written[0].output == learned.predict(sources[:1])[0].text
-    with pytest.raises(ConfigError, match="--layer goes with a run, found --model hmm"):
+    with pytest.raises(ConfigError, match="layer=… goes with a run, found model=hmm"):
         dragoman.AlignOptions(model="hmm", layer="2")
 
 

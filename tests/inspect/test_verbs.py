@@ -61,14 +61,14 @@ def test_inspect_opens_a_run_and_saves(inside: TrainedFolder) -> None:
     assert found.save("next.json", "next") == Path("next.json")
     with pytest.raises(DataError, match="views: found 'nxt', expected some of overview"):
         inspect(inside.run, "abc", InspectOptions(views=("nxt",)))
-    with pytest.raises(DataError, match="--view: found 'layers', expected one of attention, "):
+    with pytest.raises(DataError, match="view=…: found 'layers', expected one of attention, "):
         inspect_to("layers.png", inside.run, "abc", InspectOptions(), "layers", None)
     with pytest.raises(DataError, match="expected a file that ends in"):
         inspect_to("page.txt", inside.run, "abc", InspectOptions(), None, None)
 
 
 def test_options_without_effect_are_refused(inside: TrainedFolder) -> None:
-    with pytest.raises(ConfigError, match="--probe or --templates"):
+    with pytest.raises(ConfigError, match="probe=… or templates=…"):
         probe(inside.run, ProbeOptions(("length",), templates="x.toml"))
     with pytest.raises(DataError, match="only empty text"):
         attention(inside.run, [" "], "seen.svg", AttentionOptions())

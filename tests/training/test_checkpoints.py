@@ -204,7 +204,7 @@ def test_an_interrupted_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.
         if interrupted:
             return opened(path, framework)
         interrupted.append(path)
-        raise RuntimeError(f"unable to open file <{path}> in read-only mode: Interrupted system call (4)")
+        raise RuntimeError(f"unable to open file <{path}> in read-only mode: Abandoned system call (4)")
 
     monkeypatch.setattr(checkpoints, "safe_open", interrupt_once)
     assert read_tensors(tmp_path / "a.safetensors")["a"].tolist() == [1, 1]
@@ -381,7 +381,7 @@ def test_a_run_with_damaged_weights_and_checkpoints_goes_on_from_the_best_valida
     for path in ((run / "weights.safetensors"), *(run / "best").iterdir()):
         path.write_bytes(b"x")
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
-    with pytest.raises(RunError, match=r"no weights of the run can be read\. Train it anew with --restart"):
+    with pytest.raises(RunError, match=r"no weights of the run can be read\. Train it anew with restart=…"):
         train(configure(*nine), run)
 
 

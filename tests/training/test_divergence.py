@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import Interrupted
 from dragoman.runs import train
 from dragoman.training.display import Display
 from dragoman.training.metrics_log import DivergenceDetector
-from dragoman.training.signals import Stopped
 from dragoman.training.trainer import Trainer
 from tests.training.conftest import Configure
 
@@ -46,11 +46,11 @@ def test_a_run_that_goes_on_knows_where_it_began(
         step(self)
         if self.state.step == 4:
             self._save()
-            raise Stopped(15, 4)
+            raise Interrupted(15, 4)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", stopping)
-        with pytest.raises(Stopped):
+        with pytest.raises(Interrupted):
             warnings(configure, run, "train.optimizer.learning_rate=10")
     assert len(warnings(configure, run, "train.optimizer.learning_rate=10")) == 1
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.base.errors import ConfigError, DataError, RunError
+from dragoman.base.errors import ConfigError, DataError, Interrupted, RunError
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.models.contracts import Loss
@@ -32,7 +32,7 @@ from dragoman.runs.tasks import config
 from dragoman.training import trainer as loop
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
-from dragoman.training.signals import Stopped, recorded_signals, stop_signals
+from dragoman.training.signals import recorded_signals, stop_signals
 from tests.processes import Command
 from tests.training.conftest import Configure
 from tests.training.kill_driver import STEPS, leftovers, result, table, write_config, write_pairs
@@ -165,7 +165,7 @@ def test_parts_of_the_corpus_with_their_own_vocabularies_resume_exactly(
     assert len({frozenset(words) for words in seen}) > 5
     interrupt_during(monkeypatch, loop.Trainer, "_step", {1, 3})
     for _ in range(3):
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(Interrupted):
             train(config, tmp_path / "run")
     assert result(tmp_path / "run") == result(tmp_path / "straight")
 
@@ -230,7 +230,7 @@ def test_trained_weights_are_overwritten_only_when_asked(configure: Configure, t
     shutil.rmtree(run / "checkpoints")
     for path in ("metrics.jsonl", "lock"):
         (run / path).unlink()
-    with pytest.raises(RunError, match=r"no checkpoint to resume from.*--restart"):
+    with pytest.raises(RunError, match=r"no checkpoint to resume from.*restart=…"):
         train(configure(), run)
     (run / "notes.txt").write_text("mine")
     train(configure(), run, restart=True)
@@ -267,7 +267,7 @@ def test_the_configuration_is_never_half_written(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_during(monkeypatch, loop.Trainer, "_step", {5})
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         train(configure(), tmp_path / "run")
     before = (tmp_path / "run" / "config.toml").read_bytes()
 
@@ -334,7 +334,7 @@ def test_a_run_reads_and_writes_without_pickle(
     ]:  # fmt: skip
         monkeypatch.setattr(owner, name, refuse)
     interrupt_during(monkeypatch, loop.Trainer, "_step", {5})
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         train(configure(), tmp_path / "run")
     train(configure("train.steps=12"), tmp_path / "run")
     assert dragoman.load(tmp_path / "run").predict(["abc"])

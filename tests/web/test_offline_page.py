@@ -55,7 +55,7 @@ def test_the_runtime_is_found_in_every_layout(tmp_path: Path, place: str) -> Non
 def test_without_npm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(DragomanError, match=r"neither --runtime nor the program npm.*https://nodejs.org.*npm pack"):
+    with pytest.raises(DragomanError, match=r"neither runtime=… nor the program npm.*https://nodejs.org.*npm pack"):
         find_runtime(None)
     npm = tmp_path / "npm"
     npm.write_text("#!/bin/sh\necho no network >&2\nexit 1\n")

@@ -60,7 +60,7 @@ from dragoman.base import (
 from dragoman.base import config as settings
 from dragoman.runs import MEMBERS_FILE, locked, write_members
 from dragoman.runs.tasks import Config, load, with_absolute_paths
-from dragoman.training import SearchStopped, duration, resolve_device, signals_wait, stop_search_on_signals
+from dragoman.training import SearchInterrupted, duration, resolve_device, signals_wait, stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -166,7 +166,7 @@ class Search:
                     if not state.members:
                         self._choose_members(state)
                     self._finish(state, pool)
-            except SearchStopped:
+            except SearchInterrupted:
                 self._save(state)  # with the time that it has taken
                 if state.best:
                     self.say(f"search: use the best so far: dragoman predict {self.folder / state.best} FILE")
@@ -298,6 +298,8 @@ class Search:
         asked = (
             f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
         )  # fmt: skip
+        if not trial.fitted:  # what is only measured is no trial that a tracker should show
+            asked = (*asked, "train.track=[]", "train.tensorboard=false")
         longest = max(plan.SHORTEST_PROBE, min(LONGEST_PROBE[device], seconds))
         job = self._jobs(state, trial, steps, asked)[0]
         folder = job.folder if trial.fitted else f"{job.folder}-measured"

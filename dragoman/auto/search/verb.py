@@ -21,8 +21,8 @@ from dragoman.auto.search.state import (
     load_search,
 )
 from dragoman.auto.search.trial_config import is_length_given
-from dragoman.base import DataError, silent
-from dragoman.training import Display
+from dragoman.base import DataError
+from dragoman.training import Display, shown_to_caller
 
 
 def is_search(asked: SearchOptions, folder: str | None) -> bool:
@@ -43,10 +43,10 @@ def search(
 
     The folder `run` becomes the run of the best model. The same call goes on with a search that was stopped.
     """
-    request = request_of(data, overrides)
-    if run is None and not request.folder:
+    if run is None and not isinstance(data, str | Path):
         raise TypeError("search needs run=FOLDER when the data are not a file")
-    with silent(quiet), Display(quiet=quiet) as display:
+    with shown_to_caller(quiet) as display:
+        request = request_of(data, overrides)
         return search_request(request._replace(folder=str(run or request.folder)), options or SearchOptions(), display)
 
 

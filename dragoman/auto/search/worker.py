@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.auto.trial import Outcome, outcome_of, state_of, train_trial
-from dragoman.base import DragomanError, RunError, brief, is_out_of_memory, plugins
-from dragoman.training import Stopped, signals_wait
+from dragoman.base import DragomanError, Interrupted, RunError, brief, is_out_of_memory, plugins
+from dragoman.training import signals_wait
 
 if TYPE_CHECKING:
     from dragoman.training import TrainingState
@@ -122,12 +122,12 @@ class Worker(NamedTuple):
 def serve(pipe: Connection[Any, Any], run: Callable[[Any], Any]) -> None:
     """Do the jobs that come through a pipe, until the search closes it, or until somebody ends this process alone."""
     end_with_parent()
-    with suppress(EOFError, OSError, Stopped):
+    with suppress(EOFError, OSError, Interrupted):
         while True:
             job = pipe.recv()
             try:
                 answer = run(job)
-            except Stopped:  # no failure of the trial: it is saved, and the search gives it to another process
+            except Interrupted:  # no failure of the trial: it is saved, and the search gives it to another process
                 raise
             except Exception:
                 answer = RuntimeError(traceback.format_exc())

@@ -1,6 +1,7 @@
 from dragoman.base.config.dumper import Setting as Setting
 from dragoman.base.config.dumper import any_table_schema as any_table_schema
 from dragoman.base.config.dumper import as_table as as_table
+from dragoman.base.config.dumper import by_place as by_place
 from dragoman.base.config.dumper import describe as describe
 from dragoman.base.config.dumper import differences as differences
 from dragoman.base.config.dumper import dump as dump

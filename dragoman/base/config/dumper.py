@@ -38,6 +38,17 @@ def as_table(instance: DataclassInstance) -> TomlTable:
     return table
 
 
+def by_place(instance: DataclassInstance) -> dict[str, object]:
+    """All settings by their places, such as train.steps."""
+
+    def flat(table: TomlTable, place: str) -> Iterator[tuple[str, object]]:
+        for key, value in table.items():
+            inner = join_place(place, key)
+            yield from flat(value, inner) if isinstance(value, dict) else [(inner, value)]
+
+    return dict(flat(as_table(instance), ""))
+
+
 def plain(value: object, for_file: bool = False) -> object:
     """A value with dataclasses as dicts and tuples as lists; for a file, keys whose default is None are left out."""
     if isinstance(value, list | tuple):

@@ -16,9 +16,11 @@ from dragoman.data.readers.header import looks_like_header as looks_like_header
 from dragoman.data.readers.lines import check_file as check_file
 from dragoman.data.readers.lines import count_lines as count_lines
 from dragoman.data.readers.lines import read_lines as read_lines
+from dragoman.data.readers.memory import as_given as as_given
 from dragoman.data.readers.memory import as_training_data as as_training_data
 from dragoman.data.readers.memory import examples_of as examples_of
 from dragoman.data.readers.memory import files_of as files_of
+from dragoman.data.readers.memory import in_callers_words as in_callers_words
 from dragoman.data.readers.memory import rows_of as rows_of
 from dragoman.data.readers.memory import source_rows as source_rows
 from dragoman.data.readers.pairs import pair_line as pair_line

@@ -7,13 +7,16 @@ so that everything behind it (faults, hashes, resume, worker processes) is the o
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.base import DataError, cache_home, digest, suggestion
+from dragoman.base import DataError, DragomanError, cache_home, digest, suggestion
 from dragoman.base.config import override
 from dragoman.data.examples import Example, Fault, FaultError, Pairs
 from dragoman.data.media.files import kind_by_name
@@ -32,10 +35,56 @@ CHUNK = 4096  # rows of a DataFrame that are converted at once
 NESTED = "translation"  # the field of a row {"translation": {"en": …, "de": …}}
 
 
-def as_training_data(data: Any, overrides: Sequence[str] = ()) -> Files:
+class GivenRows(NamedTuple):
+    """What the caller calls the rows of a file in the cache, and their fields."""
+
+    argument: str
+    row: Callable[[int], str]  # how the row of a number is called
+    fields: Mapping[str, str]  # where the file has another name for a field
+
+
+_given_rows: ContextVar[dict[str, GivenRows] | None] = ContextVar("given_rows", default=None)
+
+
+@contextmanager
+def as_given() -> Iterator[None]:
+    """Errors of rows in memory name them as the caller knows them, not by the file that they were written to."""
+    token = _given_rows.set({})
+    try:
+        yield
+    except DragomanError as error:
+        error.args = tuple(in_callers_words(arg) if isinstance(arg, str) else arg for arg in error.args)
+        raise
+    finally:
+        _given_rows.reset(token)
+
+
+def in_callers_words(text: str) -> str:
+    """A message with rows in memory for lines of files in the cache."""
+    for path, given in (_given_rows.get() or {}).items():
+        if path in text:
+            text = re.sub(
+                rf"{re.escape(path)}(?::(\d+))?",
+                lambda found, given=given: given.argument + (f": {given.row(int(found[1]))}" if found[1] else ""),
+                text,
+            )  # fmt: skip
+            for field, name in given.fields.items():
+                text = text.replace(f"'{field}'", f"'{name}'")
+    return text
+
+
+def row_names(data: Any) -> Callable[[int], str]:
+    """What the rows of data are called: by their number from 1, those of a pandas DataFrame also by their index."""
+    if hasattr(data, "iloc") and hasattr(data, "index"):
+        return lambda number: f"row {number} (index {data.index[number - 1]})"
+    return "row {}".format
+
+
+def as_training_data(data: Any, overrides: Sequence[str] = (), argument: str = "data") -> Files:
     """What `data.train` may be for this data: paths as they are, rows as a file in the cache, named by its content.
 
-    `overrides` are settings as for `dragoman train`; of them `data.columns` names the fields of a row.
+    `overrides` are settings as for `dragoman train`; of them `data.columns` names the fields of a row. `argument` is
+    the data's name in messages.
     """
     if (files := files_of(data)) is not None:
         return files
@@ -44,9 +93,11 @@ def as_training_data(data: Any, overrides: Sequence[str] = ()) -> Files:
     folder = cache_home() / "rows"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as temporary:
-        path, _ = _write_rows(data, Path(temporary), columns)
+        path, _, renamed = _write_rows(data, Path(temporary), columns, argument=argument)
         final = folder / f"{digest(path)}{path.suffix}"
         path.replace(final)
+    if (known := _given_rows.get()) is not None:
+        known[str(final)] = GivenRows(argument, row_names(data), renamed)
     return str(final)
 
 
@@ -58,9 +109,9 @@ def examples_of(data: Any, config: DataConfig, example_format: ExampleFormat) ->
         items = [item for entry in file_list(files) for item in example_format.read(config, entry, True)]
     else:
         with tempfile.TemporaryDirectory(prefix="dragoman-rows-") as folder:
-            path, names = _write_rows(data, Path(folder), (), config.columns, several_references=True)
+            path, names, _ = _write_rows(data, Path(folder), (), config.columns, several_references=True)
             read = replace(config, columns=names, header=False)
-            items = [_in_memory(item) for item in example_format.read(read, str(path), True)]
+            items = [_in_memory(item, row_names(data)) for item in example_format.read(read, str(path), True)]
     for item in items:
         if isinstance(item, Fault):
             raise DataError(str(item))
@@ -73,20 +124,22 @@ def source_rows(data: Any, options: ReadOptions) -> Iterator[SourceRow | Fault]:
     `options.columns` are those of a run; rows without them have "source", or their first field is the source.
     """
     fields: tuple[str, ...] = ()
+    called = row_names(data)
     for number, row in enumerate(rows_of(data, f"an iterable of texts, or {ACCEPTED}"), 1):
         if isinstance(row, str):
             yield SourceRow(row, line=number)
             continue
-        record = _record(row, number)
+        place = f"data: {called(number)}"
+        record = _record(row, place)
         if not fields:
             fields = tuple(name for name in options.columns[: options.texts] if name in record)
             fields = fields or (FIELDS[:1] if FIELDS[0] in record else _fields(row, record, (), (), False))
             fields = fields[: options.texts]
         try:
-            values = ((field, _json_value(_value(record, field, number), number, field)) for field in fields)
+            values = ((field, _json_value(_value(record, field, place), place, field)) for field in fields)
             texts = [source_text(value, f"'{field}'", options) for field, value in values]
         except FaultError as fault:
-            yield fault.at(f"row {number}")
+            yield fault.at(called(number))
             continue
         others = {str(key): _plain(value) for key, value in record.items()} if isinstance(row, Mapping) else {}
         yield SourceRow("\t".join(texts), others, number)
@@ -128,32 +181,34 @@ def _write_rows(
     columns: tuple[str, ...],
     usual: tuple[str, ...] = (),
     several_references: bool = False,
-) -> tuple[Path, tuple[str, ...]]:
-    """Write a file with the rows of data; returns it and `data.columns` for it.
+    argument: str = "data",
+) -> tuple[Path, tuple[str, ...], dict[str, str]]:
+    """Write a file with the rows of data; returns it, `data.columns` for it, and the fields by the names there.
 
     `columns` must be fields of the rows, `usual` may be. Rows of one field become lines of plain text.
     """
-    rows = enumerate(rows_of(data), 1)
+    rows, called = enumerate(rows_of(data), 1), row_names(data)
     number, row = next(rows, (0, None))
     if not number:
-        raise DataError("data: found no rows, expected one or more")
-    fields = _fields(row, _record(row, number), columns, usual, several_references)
+        raise DataError(f"{argument}: found no rows, expected one or more")
+    fields = _fields(row, _record(row, f"{argument}: {called(1)}"), columns, usual, several_references, argument)
     names = FIELDS if len(fields) == 2 and fields not in (columns, usual) else fields
     path = folder / f"rows{'.jsonl' if len(fields) > 1 else '.txt'}"
     with path.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
         while number:
-            record = _record(row, number)
-            values = [_json_value(_value(record, field, number), number, field) for field in fields]
+            place = f"{argument}: {called(number)}"
+            record = _record(row, place)
+            values = [_json_value(_value(record, field, place), place, field) for field in fields]
             if len(fields) > 1:
                 values[0] = _media_path(values[0])
                 file.write(json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False) + "\n")
             else:
                 file.write(f"{values[0]}\n")
             number, row = next(rows, (0, None))
-    return path, names if columns or names != FIELDS else ()
+    return path, names if columns or names != FIELDS else (), dict(zip(names, fields, strict=True))
 
 
-def _record(row: Any, number: int) -> Mapping[str, Any]:
+def _record(row: Any, place: str) -> Mapping[str, Any]:
     """A row by its fields; those of a sequence are numbers from 1, those of a nested translation its languages."""
     if hasattr(row, "tolist"):  # a row of a numpy array
         row = row.tolist()
@@ -162,18 +217,22 @@ def _record(row: Any, number: int) -> Mapping[str, Any]:
         return {**row, **nested} if isinstance(nested, Mapping) else row
     if isinstance(row, Sequence) and not isinstance(row, str | bytes):
         return {str(place): value for place, value in enumerate(row, 1)}
-    raise TypeError(f"data: row {number}: found {_type(row)}, expected a pair or a dict")
+    raise TypeError(f"{place}: found {_type(row)}, expected a pair or a dict")
 
 
 def _fields(
-    row: Any, record: Mapping[str, Any], columns: tuple[str, ...], usual: tuple[str, ...], several_references: bool
+    row: Any,
+    record: Mapping[str, Any],
+    columns: tuple[str, ...],
+    usual: tuple[str, ...],
+    several_references: bool,
+    argument: str = "data",
 ) -> tuple[str, ...]:
     """The fields of source and target, by the first row."""
-    shown = ", ".join(f"'{name}'" for name in record) or "none"
     for column in columns:
         if column not in record:
             match = suggestion(column, map(str, record))
-            raise DataError(f"data: row 1: found the fields {shown}, expected '{column}'{match}")
+            raise DataError(f"{argument}: row 1: found the fields {named(record)}, expected '{column}'{match}")
     if columns:
         return columns
     for names in (usual, FIELDS):
@@ -183,18 +242,23 @@ def _fields(
     names = tuple(nested if isinstance(nested, Mapping) else record)
     if not names or (len(names) > 2 and not (several_references and not isinstance(row, Mapping))):
         raise DataError(
-            f"data: row 1: found the fields {shown}, expected 'source' and 'target', or two fields; "
+            f"{argument}: row 1: found the fields {named(record)}, expected 'source' and 'target', or two fields; "
             'choose them, as in data.columns=["2", "3"]'
         )
     return names
 
 
-def _value(record: Mapping[str, Any], field: str, number: int) -> Any:
+def named(record: Iterable[Any]) -> str:
+    """The fields of a row as messages list them: the first twelve."""
+    names = [f"'{name}'"[:60] for name in record]
+    return (", ".join(names[:12]) or "none") + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _value(record: Mapping[str, Any], field: str, place: str) -> Any:
     try:
         return record[field]
     except KeyError:
-        shown = ", ".join(f"'{name}'" for name in record) or "none"
-        raise DataError(f"data: row {number}: found the fields {shown}, expected '{field}' as in row 1") from None
+        raise DataError(f"{place}: found the fields {named(record)}, expected '{field}' as in row 1") from None
 
 
 def _plain(value: Any) -> Any:
@@ -205,17 +269,17 @@ def _plain(value: Any) -> Any:
     return None if missing else value
 
 
-def _json_value(value: Any, number: int, field: str) -> Any:
+def _json_value(value: Any, place: str, field: str) -> Any:
     """A value as JSON has it."""
     if (value := _plain(value)) is None:
         return None
     if isinstance(value, list | tuple):
-        return [_json_value(item, number, field) for item in value]
+        return [_json_value(item, place, field) for item in value]
     if isinstance(value, str | int | float):
         return value
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"data: row {number}: found {_type(value)} as '{field}', expected text, a number or a list of them")
+    raise TypeError(f"{place}: found {_type(value)} as '{field}', expected text, a number or a list of them")
 
 
 def _media_path(value: Any) -> Any:
@@ -224,10 +288,10 @@ def _media_path(value: Any) -> Any:
     return str(Path(value).absolute()) if media else value
 
 
-def _in_memory(item: Example | Fault) -> Example | Fault:
-    """The same with the number of the row as its place."""
+def _in_memory(item: Example | Fault, called: Callable[[int], str]) -> Example | Fault:
+    """The same with the row as its place."""
     if isinstance(item, Fault):
-        return item._replace(location=f"row {item.location.rpartition(':')[2]}")
+        return item._replace(location=called(int(item.location.rpartition(":")[2])))
     return item._replace(path="row")
 
 

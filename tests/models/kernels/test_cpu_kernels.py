@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.base.long_work import Interrupted, check_interrupted, interruptible
+from dragoman.base.long_work import Abandoned, check_interrupted, interruptible
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.decoding.config import SearchConfig
 from dragoman.inference.search_work import BatchSearch
@@ -180,7 +180,7 @@ def test_batches_on_all_cores_come_in_order_and_stop_with_their_caller() -> None
     with pytest.raises(ValueError, match="two"):
         list(map_batches(work, [2, 1, *range(9, 100)], 2))
     assert len(seen) < 20, "batches that nobody waits for are not begun"
-    with interruptible(lambda: True), pytest.raises(Interrupted):
+    with interruptible(lambda: True), pytest.raises(Abandoned):
         list(map_batches(work, [1, 1], 2))
     assert torch.get_num_threads() == before
 

@@ -15,7 +15,7 @@ import torch
 
 import dragoman
 from dragoman.base import config as settings
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base.errors import ConfigError, DataError, Interrupted
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.decoding.options import RerankModel
 from dragoman.inference.labeler import Labeler
@@ -26,7 +26,6 @@ from dragoman.runs.tasks.config import build, load
 from dragoman.runs.tasks.table import TASKS
 from dragoman.scoring.label_metrics import accuracy, mean_squared_error
 from dragoman.training.display import Display
-from dragoman.training.signals import Stopped
 from tests.conftest import call, quiet_machine
 
 GOOD, BAD, OTHER = ("good", "great", "fine"), ("bad", "awful", "poor"), ("the", "a", "film", "is", "plot")
@@ -267,10 +266,10 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, name: str, tmp_pat
     class Stop(Display):
         def advance(self, step: int) -> None:
             if step == 23:
-                raise Stopped(130, step)
+                raise Interrupted(130, step)
 
     with quiet_machine(folder / "cache"):
-        with pytest.raises(Stopped):
+        with pytest.raises(Interrupted):
             train(config, tmp_path / "run", Stop(quiet=True))
         train(config, tmp_path / "run", Display(quiet=True))
     assert (tmp_path / "run/weights.safetensors").read_bytes() == (folder / name / "weights.safetensors").read_bytes()

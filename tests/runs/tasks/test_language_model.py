@@ -16,7 +16,7 @@ import torch
 
 import dragoman
 from dragoman.base import config as settings
-from dragoman.base.errors import ConfigError, DataError
+from dragoman.base.errors import ConfigError, DataError, Interrupted
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.sampling import Sampling
 from dragoman.inference.completer import Completer
@@ -25,7 +25,6 @@ from dragoman.runs import train
 from dragoman.runs.tasks.config import Config, build
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display
-from dragoman.training.signals import Stopped
 from tests.conftest import call, quiet_machine
 from tests.processes import two_processes
 
@@ -132,10 +131,10 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, name: str, tmp_pat
     class Stop(Display):
         def advance(self, step: int) -> None:
             if step == 43:
-                raise Stopped(130, step)
+                raise Interrupted(130, step)
 
     with quiet_machine(folder / "cache"):
-        with pytest.raises(Stopped):
+        with pytest.raises(Interrupted):
             train(config, tmp_path / "run", Stop(quiet=True))
         assert Checkpoints(tmp_path / "run").steps()[-1] == 40
         carried = tmp_path / "run/checkpoints/00000040/bptt_state.safetensors"
