@@ -43,11 +43,11 @@ def check_members(first: Any, others: Sequence[Any]) -> None:
                     f"{other.run.folder}: found {what}: {theirs}, expected {mine} as in {first.run.folder}: the "
                     "members of an ensemble read the same inputs"
                 )
-        theirs = None if texts is None else training_texts(other.run)
-        if texts is None or theirs is None:
+        others_texts = None if texts is None else training_texts(other.run)
+        if texts is None or others_texts is None:
             continue
-        same = similarity(texts.sources, theirs.sources) + similarity(texts.targets, theirs.targets)
-        swapped = similarity(texts.sources, theirs.targets) + similarity(texts.targets, theirs.sources)
+        same = similarity(texts.sources, others_texts.sources) + similarity(texts.targets, others_texts.targets)
+        swapped = similarity(texts.sources, others_texts.targets) + similarity(texts.targets, others_texts.sources)
         if same + DIRECTION_MARGIN < swapped:
             raise RunError(
                 f"{other.run.folder}: found a run from the targets to the sources of {first.run.folder}, expected one "
