@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 REDUCTION = 4  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016), and the default model
 SCALES = (4.0, 2.0, 1.4, 1.0)  # by which stages grow if there is time
@@ -16,6 +16,7 @@ TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there 
 FINALISTS = 4  # trials that are trained to the end, if there are as many workers
 LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
 PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
+MEMBER = 0.25  # of its usual steps, which a member of an ensemble trains at least
 ALONE = 1.25  # the same for a trial that trains alone: it may be faster than measured, and the deadline ends it
 PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time for measuring speeds, and seconds that one takes at least
 VALIDATING = 0.2  # share of a trial's time that validations may take
@@ -105,6 +106,13 @@ class Resources:
             return ALONE * self.seconds
         rounds = math.ceil(self.finalists(trials) / self.workers)
         return (LONGEST_TRAINING if trials > 1 else PLANNED) * self.seconds / rounds
+
+
+def without_undertrained(usual: Cost, resources: Resources) -> Resources:
+    """The same for as many members of an ensemble as can train a fair share of their usual steps."""
+    while resources.ensemble > 1 and usual.last_step(resources.longest(2)) < MEMBER * usual.usual:
+        resources = replace(resources, ensemble=resources.ensemble - 1)
+    return resources
 
 
 def is_too_long(usual: Cost, resources: Resources) -> bool:

@@ -111,7 +111,7 @@ class Search:
         count = min(len(configs), options.trials or len(configs))
         if options.seconds is not None and options.trials is None:
             count = plan.affordable_trials(options.seconds, workers, count)
-        folds = folds if count > 1 else 1
+        folds = folds if count > 1 and options.ensemble == 1 else 1  # an ensemble needs no single best one
         fitted = [] if options.trials else [name for name, config in configs.items() if is_fitted(config)]
         names = list(dict.fromkeys([*list(configs)[:count], *fitted]))  # models without steps take little time
         workers = max(1, min(workers, max(len(names) * folds, options.ensemble)))
@@ -319,6 +319,11 @@ class Search:
         given = resources(state, left)
         fitted = [trial for trial in probed if trial.fitted]
         trained = [trial for trial in probed if not trial.fitted]
+        if trained:
+            given = plan.without_undertrained(cost(trained[0]), given)
+        if given.ensemble < state.ensemble:
+            state.networks = given.ensemble
+            self.say(f"search: there is time to train {given.ensemble} of {state.ensemble} members well enough")
         made = plan.make_plan([cost(trial) for trial in trained or fitted], given)
         chosen = [*trained[: made.trials], *fitted]
         known = {trial.name for trial in (*failed, *chosen)}
@@ -408,13 +413,13 @@ class Search:
             state.members = [trial.name for trial in (*fitted, *last[: max(0, count)], *usual)]
             self._save(state)
             return
-        firsts = list({family(self._config(trial.name)): trial for trial in reversed(best)}.values())[::-1]
-        firsts = firsts[: state.ensemble]
-        state.members = [self._member(state, trial, 0) for trial in firsts]
-        seeded = [trial for trial in firsts if not is_fitted(self._config(trial.name))]
-        for number in range(state.ensemble - len(firsts) if seeded else 0):
-            seed, kind = divmod(number, len(seeded))
-            state.members.append(self._member(state, seeded[kind], seed + 1))
+        firsts = [*{family(self._config(trial.name)): trial for trial in reversed(best)}.values()][::-1]
+        fitted = [trial for trial in firsts if is_fitted(self._config(trial.name))][: state.ensemble - 1]
+        networks = min(state.networks or state.ensemble, state.ensemble - len(fitted))
+        seeded = [trial for trial in firsts if trial not in fitted][:networks]
+        turns = (divmod(number, len(seeded)) for number in range(networks if seeded else 0))
+        state.members = [self._member(state, seeded[kind], seed) for seed, kind in turns]
+        state.members += [self._member(state, trial, 0) for trial in fitted]
         self._save(state)
 
     def _member(self, state: SearchState, trial: Trial, seed: int) -> str:

@@ -77,6 +77,7 @@ class SearchState:
     planned: bool = False
     stage: int = 0
     members: list[str] = field(default_factory=list)  # names of the runs that are trained to the end, best first
+    networks: int = 0  # of an ensemble: as many as there is time to train; 0: all
     weights: list[float] = field(default_factory=list)  # of their votes, where they are an ensemble that votes
     done: bool = False
     decoded: int = 0  # validation inputs that are decoded to score a trial
