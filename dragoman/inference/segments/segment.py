@@ -33,6 +33,7 @@ _SIGNS = "{}<>"  # one alone would begin or end a span with what stands beside i
 # What a span may be made of: it is taken out letter by letter only of an output that has broken one.
 _REMAINS = re.compile(r"[<>{}%&$@#\\]|://|www\.")
 _OPENING = re.compile(r"<(?=[^\W\d_]|[/!])|\{")
+_CLOSING_SIGN = re.compile("[>}]")
 NEAR = 40  # characters beside the place where two texts meet
 
 
@@ -166,13 +167,24 @@ def _with_copy(parts: list[Part], text: str) -> list[Part]:
 
 
 def join_texts(texts: Sequence[str]) -> str:
-    """The texts of parts as one; a space keeps apart what would be another span together, as %s and a letter."""
+    """The texts of parts as one; a space keeps apart what would be another span together, as %s and a letter.
+
+    Where it does not, a model has written the end of what the text before begins.
+    """
     joined = list(texts[:1])
     for before, text in pairwise(texts):
         left, right = before[-NEAR:], text[:NEAR]
         spans = [span.of(side) for side in (left, right) for span in protected_spans(side)]
-        same = spans == [span.of(left + right) for span in protected_spans(left + right)]
-        joined += [text] if same else [" ", text]
+
+        def same(whole: str, spans: Sequence[str] = spans) -> bool:
+            return spans == [span.of(whole) for span in protected_spans(whole)]
+
+        if not same(left + right):
+            if not same(f"{left} {right}"):
+                tokens = _tokens(text, protected_spans(text))
+                text = "".join(_CLOSING_SIGN.sub("", one.raw) if one.kind == "text" else one.raw for one in tokens)
+            joined.append(" ")
+        joined.append(text)
     return "".join(joined)
 
 
@@ -245,11 +257,13 @@ def _edges(text: str, spans: Sequence[Protected]) -> Span:
     for index, span in enumerate(spans):
         before = text[begin : span.start].strip()
         closing = _BRACKETS.get(before)
-        if span.kind == "tag" or (before and text[span.end : span.end + 1] != closing):
+        following = text[span.end : span.end + 1]
+        # Behind %s a word is not what it would be alone: %s1@x.org has no address.
+        if span.kind == "tag" or (before and following != closing) or (span.kind == "format" and following.isalnum()):
             break
         begin = span.end + bool(before)
-        following = spans[index + 1].start if index + 1 < len(spans) else len(text)
-        while begin < following and is_separator(text[begin]) and text[begin] not in _BRACKETS:
+        limit = spans[index + 1].start if index + 1 < len(spans) else len(text)
+        while begin < limit and is_separator(text[begin]) and text[begin] not in _BRACKETS:
             begin += 1
     return _unquoted(text, begin, end, spans)
 

@@ -222,6 +222,17 @@ def test_a_sign_that_a_model_moved_begins_no_tag_with_what_follows() -> None:
     assert segment.cleaned(segment.raw, segment.raw) == segment.raw
 
 
+def test_a_sign_that_a_model_writes_ends_nothing_that_stands_before_it() -> None:
+    assert join_texts(['see {" ', "%1$@ all }, {x} > 2", " here"]) == 'see {"  %1$@ all , {x}  2 here'
+    assert join_texts(["a < b ", "and c> {x}"]) == "a < b and c> {x}"  # these are no tag
+    assert join_texts(["a <b", " c=d> {x}"]) == "a <b  c=d {x}"
+
+
+def test_a_text_behind_a_format_is_what_it_was_there() -> None:
+    text = "%.2f%s12mail@x.org 100%"
+    assert translated(text, identity, Parsing(True), random.Random(1)) == text
+
+
 def test_formats_that_touch_an_address() -> None:
     for text, spans in (("%shttps://x.org", ["%s", "https://x.org"]), ("%@www.x.org", ["%@", "www.x.org"])):
         assert [span.of(text) for span in protected_spans(text)] == spans
