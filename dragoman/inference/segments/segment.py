@@ -188,8 +188,12 @@ def join_texts(texts: Sequence[str]) -> str:
     return "".join(joined)
 
 
+def _spans(text: str, parsing: Parsing, leaf: bool) -> list[Protected]:
+    return protected_spans(text, parsing.numbers, leaf, parsing.protect, parsing.whole)
+
+
 def _parts(text: str, parsing: Parsing, leaf: bool) -> list[Part]:
-    spans = protected_spans(text, parsing.numbers, leaf, parsing.protect, parsing.whole)
+    spans = _spans(text, parsing, leaf)
     begin, end = _edges(text, spans) if parsing.protect else (0, len(text))
     if not spans and end - begin == len(text) and not leaf:
         return [Part(text, False)] if text else []
@@ -199,7 +203,12 @@ def _parts(text: str, parsing: Parsing, leaf: bool) -> list[Part]:
         return _apart(text, spans, begin, end)
     inner, first, last = text[begin:end], begin, end
     first, last = end - len(inner.lstrip()), begin + len(inner.rstrip())
-    segment = Segment(text[first:last], tuple(_inside(spans, first, last)), parsing, leaf)
+    inside = _inside(spans, first, last)
+    if last - first < len(text) and _spans(text[first:last], parsing, leaf) != inside:
+        # Alone it is something else: %s1@x.org and {x}.www.x.org have no address.
+        first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+        inside = _inside(spans, first, last)
+    segment = Segment(text[first:last], tuple(inside), parsing, leaf)
     middle = Part(segment.block.text, False, segment if segment.spans or leaf else None)
     parts = (Part(text[:first], True), middle, Part(text[last:], True))
     return [part for part in parts if part.text or part.segment is not None]
@@ -219,7 +228,13 @@ def _apart(text: str, spans: Sequence[Protected], begin: int, end: int) -> list[
         parts += _between(text[max(place, begin) : span.start], place > begin, bool(span.kind), text[place:begin])
         parts.append(Part(text[span.start : span.end], True))
         place = span.end
-    return [part for part in parts if part.text]
+    joined: list[Part] = []
+    for part in parts:
+        if part.copied and joined and joined[-1].copied:  # nothing may come between them
+            joined[-1] = Part(joined[-1].text + part.text, True)
+        elif part.text:
+            joined.append(part)
+    return joined
 
 
 def _between(text: str, left: bool, right: bool, before: str) -> Iterator[Part]:
@@ -235,7 +250,7 @@ def _between(text: str, left: bool, right: bool, before: str) -> Iterator[Part]:
     while text[last - 1].isspace() or (right and is_separator(text[last - 1])):
         last -= 1
     yield Part(text[:first], True)
-    yield Part(text[first:last], False)
+    yield Part(text[first:last], bool(protected_spans(text[first:last])))  # alone it may be one: .www.x.org is none
     yield Part(text[last:], True)
 
 
@@ -257,13 +272,11 @@ def _edges(text: str, spans: Sequence[Protected]) -> Span:
     for index, span in enumerate(spans):
         before = text[begin : span.start].strip()
         closing = _BRACKETS.get(before)
-        following = text[span.end : span.end + 1]
-        # Behind %s a word is not what it would be alone: %s1@x.org has no address.
-        if span.kind == "tag" or (before and following != closing) or (span.kind == "format" and following.isalnum()):
+        if span.kind == "tag" or (before and text[span.end : span.end + 1] != closing):
             break
         begin = span.end + bool(before)
-        limit = spans[index + 1].start if index + 1 < len(spans) else len(text)
-        while begin < limit and is_separator(text[begin]) and text[begin] not in _BRACKETS:
+        following = spans[index + 1].start if index + 1 < len(spans) else len(text)
+        while begin < following and is_separator(text[begin]) and text[begin] not in _BRACKETS:
             begin += 1
     return _unquoted(text, begin, end, spans)
 

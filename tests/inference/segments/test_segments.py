@@ -228,9 +228,10 @@ def test_a_sign_that_a_model_writes_ends_nothing_that_stands_before_it() -> None
     assert join_texts(["a <b", " c=d> {x}"]) == "a <b  c=d {x}"
 
 
-def test_a_text_behind_a_format_is_what_it_was_there() -> None:
-    text = "%.2f%s12mail@x.org 100%"
-    assert translated(text, identity, Parsing(True), random.Random(1)) == text
+@pytest.mark.parametrize("parsing", PARSINGS)
+@pytest.mark.parametrize("text", ["%.2f%s12mail@x.org 100%", "</b>.www.x.org/y. „ </b></i>", "{x} .www.x.org/y it"])
+def test_a_text_is_what_it_was_beside_the_span_before_it(text: str, parsing: Parsing) -> None:
+    assert translated(text, identity, parsing, random.Random(1)) == text
 
 
 def test_formats_that_touch_an_address() -> None:
