@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from dragoman.base import DataError
@@ -57,13 +57,16 @@ class SRTDocument(PartsDocument):
         super().__init__(data, reading)
         for start, end in self._cues():
             self.add(None, start, end)
-        lines = [match[1] for match in _LINE.finditer(self.text)]
-        if not (self.units or self._may_be_empty() or any(map(_TIMING.match, lines))):
+        if not (self.units or self._may_be_empty() or any(map(_TIMING.match, self._lines_of_file()))):
+            lines = list(islice(self._lines_of_file(), 1_000))
             first = next((number for number, line in enumerate(lines, 1) if not _NUMBER.fullmatch(line or "0")), 1)
             raise DataError(
                 f"document:{first}: found {lines[first - 1].strip()[:40]!r} and no line with times in the whole file, "
                 "expected cues, each with a line such as 00:00:01,000 --> 00:00:02,500"
             )
+
+    def _lines_of_file(self) -> Iterator[str]:
+        return (match[1] for match in _LINE.finditer(self.text))
 
     def _cues(self) -> Iterator[tuple[int, int]]:
         """Where the text of each cue begins and ends."""

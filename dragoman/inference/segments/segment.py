@@ -33,6 +33,7 @@ _SIGNS = "{}<>"  # one alone would begin or end a span with what stands beside i
 # What a span may be made of: it is taken out letter by letter only of an output that has broken one.
 _REMAINS = re.compile(r"[<>{}%&$@#\\]|://|www\.")
 _OPENING = re.compile(r"<(?=[^\W\d_]|[/!])|\{")
+_CLOSING_SIGN = re.compile("[>}]")
 NEAR = 40  # characters beside the place where two texts meet
 
 
@@ -166,18 +167,33 @@ def _with_copy(parts: list[Part], text: str) -> list[Part]:
 
 
 def join_texts(texts: Sequence[str]) -> str:
-    """The texts of parts as one; a space keeps apart what would be another span together, as %s and a letter."""
+    """The texts of parts as one; a space keeps apart what would be another span together, as %s and a letter.
+
+    Where it does not, a model has written the end of what the text before begins.
+    """
     joined = list(texts[:1])
     for before, text in pairwise(texts):
         left, right = before[-NEAR:], text[:NEAR]
         spans = [span.of(side) for side in (left, right) for span in protected_spans(side)]
-        same = spans == [span.of(left + right) for span in protected_spans(left + right)]
-        joined += [text] if same else [" ", text]
+
+        def same(whole: str, spans: Sequence[str] = spans) -> bool:
+            return spans == [span.of(whole) for span in protected_spans(whole)]
+
+        if not same(left + right):
+            if not same(f"{left} {right}"):
+                tokens = _tokens(text, protected_spans(text))
+                text = "".join(_CLOSING_SIGN.sub("", one.raw) if one.kind == "text" else one.raw for one in tokens)
+            joined.append(" ")
+        joined.append(text)
     return "".join(joined)
 
 
+def _spans(text: str, parsing: Parsing, leaf: bool) -> list[Protected]:
+    return protected_spans(text, parsing.numbers, leaf, parsing.protect, parsing.whole)
+
+
 def _parts(text: str, parsing: Parsing, leaf: bool) -> list[Part]:
-    spans = protected_spans(text, parsing.numbers, leaf, parsing.protect, parsing.whole)
+    spans = _spans(text, parsing, leaf)
     begin, end = _edges(text, spans) if parsing.protect else (0, len(text))
     if not spans and end - begin == len(text) and not leaf:
         return [Part(text, False)] if text else []
@@ -187,7 +203,12 @@ def _parts(text: str, parsing: Parsing, leaf: bool) -> list[Part]:
         return _apart(text, spans, begin, end)
     inner, first, last = text[begin:end], begin, end
     first, last = end - len(inner.lstrip()), begin + len(inner.rstrip())
-    segment = Segment(text[first:last], tuple(_inside(spans, first, last)), parsing, leaf)
+    inside = _inside(spans, first, last)
+    if last - first < len(text) and _spans(text[first:last], parsing, leaf) != inside:
+        # Alone it is something else: %s1@x.org and {x}.www.x.org have no address.
+        first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+        inside = _inside(spans, first, last)
+    segment = Segment(text[first:last], tuple(inside), parsing, leaf)
     middle = Part(segment.block.text, False, segment if segment.spans or leaf else None)
     parts = (Part(text[:first], True), middle, Part(text[last:], True))
     return [part for part in parts if part.text or part.segment is not None]
@@ -207,7 +228,13 @@ def _apart(text: str, spans: Sequence[Protected], begin: int, end: int) -> list[
         parts += _between(text[max(place, begin) : span.start], place > begin, bool(span.kind), text[place:begin])
         parts.append(Part(text[span.start : span.end], True))
         place = span.end
-    return [part for part in parts if part.text]
+    joined: list[Part] = []
+    for part in parts:
+        if part.copied and joined and joined[-1].copied:  # nothing may come between them
+            joined[-1] = Part(joined[-1].text + part.text, True)
+        elif part.text:
+            joined.append(part)
+    return joined
 
 
 def _between(text: str, left: bool, right: bool, before: str) -> Iterator[Part]:
@@ -223,7 +250,7 @@ def _between(text: str, left: bool, right: bool, before: str) -> Iterator[Part]:
     while text[last - 1].isspace() or (right and is_separator(text[last - 1])):
         last -= 1
     yield Part(text[:first], True)
-    yield Part(text[first:last], False)
+    yield Part(text[first:last], bool(protected_spans(text[first:last])))  # alone it may be one: .www.x.org is none
     yield Part(text[last:], True)
 
 

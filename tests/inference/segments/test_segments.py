@@ -222,6 +222,18 @@ def test_a_sign_that_a_model_moved_begins_no_tag_with_what_follows() -> None:
     assert segment.cleaned(segment.raw, segment.raw) == segment.raw
 
 
+def test_a_sign_that_a_model_writes_ends_nothing_that_stands_before_it() -> None:
+    assert join_texts(['see {" ', "%1$@ all }, {x} > 2", " here"]) == 'see {"  %1$@ all , {x}  2 here'
+    assert join_texts(["a < b ", "and c> {x}"]) == "a < b and c> {x}"  # these are no tag
+    assert join_texts(["a <b", " c=d> {x}"]) == "a <b  c=d {x}"
+
+
+@pytest.mark.parametrize("parsing", PARSINGS)
+@pytest.mark.parametrize("text", ["%.2f%s12mail@x.org 100%", "</b>.www.x.org/y. „ </b></i>", "{x} .www.x.org/y it"])
+def test_a_text_is_what_it_was_beside_the_span_before_it(text: str, parsing: Parsing) -> None:
+    assert translated(text, identity, parsing, random.Random(1)) == text
+
+
 def test_formats_that_touch_an_address() -> None:
     for text, spans in (("%shttps://x.org", ["%s", "https://x.org"]), ("%@www.x.org", ["%@", "www.x.org"])):
         assert [span.of(text) for span in protected_spans(text)] == spans
