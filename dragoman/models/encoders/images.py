@@ -98,8 +98,8 @@ class ResidualBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.first_norm, self.second_norm = nn.GroupNorm(GROUPS, channels), nn.GroupNorm(GROUPS, channels)
         same = inputs == channels and stride == 1
-        # A kernel of 1 with a stride reads every other pixel, so `forward` leaves the others out. With the stride in the
-        # convolution, oneDNN in torch 2.13 corrupts memory: 8 channels that are last in memory, two or more threads.
+        # A kernel of 1 with a stride skips pixels, so `forward` leaves them out. With the stride in the convolution,
+        # oneDNN in torch 2.13 corrupts memory: 8 channels that are last in memory, two or more threads.
         self.stride = stride
         self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, channels, 1, bias=False)
         for layer in (self.first, self.second):
