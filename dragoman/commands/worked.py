@@ -35,9 +35,9 @@ def worked(name: str | None, values: tuple[str, ...], options: WorkedOptions, as
     if name is None:
         if options.page is not None:
             write_toys(options.page)
-        elif as_json:
+        if as_json:
             print_json(worked_names())
-        else:
+        elif options.page is None:
             for known, about in worked_names().items():
                 click.echo(f"{known:<15}{about}")
                 for line in worked_settings(known):

@@ -94,7 +94,6 @@ RUNS = {
         "captions of pictures with attention (Xu et al. 2015)", "pictures.tsv",
         'task = "caption"\n\n[data]\nmedia = "pictures"\n\n[tokenizer.source]\nkind = "picture"\nsize = 32\n\n'
         '[tokenizer.target]\nkind = "words"\n\n[model]\nlabel_smoothing = 0.0\naugment = { kind = "none" }\n\n'
-        # Not 8 channels: with two threads oneDNN in torch 2.13 corrupts memory in their backward pass.
         '[model.encoder]\nkind = "resnet"\nchannels = [16, 32]\nblocks = 1\nwidth = 32\ndropout = 0.0\n' + DECODER
         + training(90, 0.01, 600, "decode = 8\n"),
     ),

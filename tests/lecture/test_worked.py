@@ -312,6 +312,9 @@ def test_the_command(tmp_path: Any) -> None:
     page = tmp_path / "new" / "toys.html"
     assert call("worked", "beam", "width=3", "--page", page).code == 0
     assert "<title>Toys" in page.read_text()
+    both = call("worked", "--page", page, "--json")
+    assert json.loads(both.out) == json.loads(call("worked", "--json").out)
+    assert both.err == f"page: {page}\n"
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
     for words in (("worked", "--page", notes), ("worked", "beam", "--page", notes)):

@@ -19,7 +19,7 @@ from dragoman.inspect.views.media_plots import draw_attention_over_image, mean_o
 from dragoman.models.captioner import Captioner, CaptionerConfig, doubly_stochastic_penalty, with_attention
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.encoders.images import ResNetConfig
+from dragoman.models.encoders.images import ResidualBlock, ResNetConfig
 from dragoman.models.layers.augmentation import ImageAugmentConfig
 from dragoman.models.layers.cells import GRUConfig
 from dragoman.models.layers.rnn_attention import AdditiveConfig, GeneralConfig, build_rnn_attention
@@ -164,6 +164,17 @@ def test_the_gate_scales_what_is_read() -> None:
     gated.gate = None  # type: ignore[attr-defined]
     torch.testing.assert_close(out, beta[:, :, None] * gated(query, gated.read(memory, memory), mask, 0))
     assert build_rnn_attention(AdditiveConfig(width=7), 9, 10).gate is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("inputs", "stride"), [(8, 2), (16, 2), (16, 1)])
+def test_a_shortcut_is_a_convolution_of_one_pixel_with_a_stride(inputs: int, stride: int) -> None:
+    """Without a stride in the convolution: oneDNN corrupted memory there, with 8 channels last and two threads."""
+    block = ResidualBlock(inputs, 8, stride)
+    x = torch.randn(3, 5, 6, inputs).permute(0, 3, 1, 2)
+    assert isinstance(block.shortcut, torch.nn.Conv2d)
+    assert block.shortcut.stride == (1, 1)
+    expected = F.relu(F.conv2d(x, block.shortcut.weight, stride=stride))  # a new block adds nothing to its shortcut
+    torch.testing.assert_close(block(x), expected)
 
 
 def test_wrong_settings_are_reported() -> None:

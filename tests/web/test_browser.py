@@ -37,6 +37,36 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: tests of pages need one")
 
 
+# The contrast of every text against the background behind it (WCAG 2.1), of those that one can see.
+CONTRAST = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (one) => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => [r, g, b].map((one) => linear(one / 255))
+    .reduce((sum, one, index) => sum + one * [0.2126, 0.7152, 0.0722][index], 0);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = parse(getComputedStyle(node).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const node of document.querySelectorAll("body *")) {
+    if (![...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim())) continue;
+    if (node.matches("script, noscript, noscript *, style") || !node.getClientRects().length) continue;
+    const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+    found.push([(a + 0.05) / (b + 0.05), node.tagName + " " + node.textContent.slice(0, 30)]);
+  }
+  return found.sort((x, y) => x[0] - y[0])[0].concat(found.length);
+}"""
+
+
+def contrast(page: Any) -> Any:
+    """The least contrast of a text, the text, and the number of texts, after colours have changed."""
+    page.evaluate("Promise.all(document.getAnimations().map((one) => one.finished)).then(() => true)")
+    return page.evaluate(CONTRAST)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
@@ -84,7 +114,7 @@ def compared(path: Path, views: list[View], title: str = "") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme"), [(1200, "light"), pytest.param(400, "dark", marks=pytest.mark.slow)], ids=["wide", "phone"]
+    ("width", "scheme"), [(1200, "light"), pytest.param(390, "dark", marks=pytest.mark.slow)], ids=["wide", "phone"]
 )
 def test_every_view_draws_without_a_complaint(
     browser: Any, inspection: Inspection, tmp_path: Path, width: int, scheme: str
@@ -100,6 +130,10 @@ def test_every_view_draws_without_a_complaint(
         for button in page.locator("button:text-is('Data table')").all():
             button.click()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), inspection.views[number].kind
+        if inspection.views[number].kind == "equations":
+            least, where, count = contrast(page)
+            assert count > 20
+            assert least >= 4.5, where
         if inspection.views[number].kind in ("whatif", "next", "labels"):  # bars: whole in their columns
             for place in page.locator(".drawing").all():
                 assert place.evaluate("one => one.scrollWidth <= one.clientWidth + 1"), inspection.views[number].kind

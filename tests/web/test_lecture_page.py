@@ -11,31 +11,9 @@ import pytest
 from dragoman.lecture.page import write_page
 from dragoman.lecture.table import Answer, DrawnFigure
 from dragoman.lecture.topics import TOPICS
-from tests.web.test_browser import HOSTILE, Opened, browser, playwright, pytestmark  # noqa: F401
+from tests.web.test_browser import HOSTILE, Opened, browser, contrast, playwright, pytestmark  # noqa: F401
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="3000" height="40"><rect width="3000" height="40"/></svg>'
-# The contrast of every text against the background behind it (WCAG 2.1), of those that one can see.
-CONTRAST = """() => {
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const linear = (one) => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4;
-  const light = ([r, g, b]) => [r, g, b].map((one) => linear(one / 255))
-    .reduce((sum, one, index) => sum + one * [0.2126, 0.7152, 0.0722][index], 0);
-  const behind = (node) => {
-    for (; node; node = node.parentElement) {
-      const colour = parse(getComputedStyle(node).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const found = [];
-  for (const node of document.querySelectorAll("body *")) {
-    if (![...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim())) continue;
-    if (node.matches("script, noscript, noscript *, style") || !node.getClientRects().length) continue;
-    const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
-    found.push([(a + 0.05) / (b + 0.05), node.tagName + " " + node.textContent.slice(0, 30)]);
-  }
-  return found.sort((x, y) => x[0] - y[0])[0].concat(found.length);
-}"""
 
 
 @pytest.fixture
@@ -105,9 +83,7 @@ def test_questions_are_checked_by_keyboard(browser: Any, page: Path, width: int,
     for name in ("bias", "transformer"):
         shown.locator(f"#tab-{name}").click()
         assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
-        # Colours change in a tenth of a second.
-        shown.evaluate("Promise.all(document.getAnimations().map((one) => one.finished)).then(() => true)")
-        least, where, count = shown.evaluate(CONTRAST)
+        least, where, count = contrast(shown)
         assert count > 20
         assert least >= 4.5, (name, where)
     missing = shown.locator(".notice").all_inner_texts()

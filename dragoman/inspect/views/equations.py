@@ -1,4 +1,4 @@
-"""Equations beside code beside numbers: each cell, attention, block and decoder of a run as plain PyTorch."""
+"""Equations beside code beside numbers: the parts of a run as plain PyTorch that is computed."""
 
 from __future__ import annotations
 

@@ -98,7 +98,10 @@ class ResidualBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.first_norm, self.second_norm = nn.GroupNorm(GROUPS, channels), nn.GroupNorm(GROUPS, channels)
         same = inputs == channels and stride == 1
-        self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, channels, 1, stride, bias=False)
+        # A kernel of 1 with a stride skips pixels, so `forward` leaves them out. With the stride in the convolution,
+        # oneDNN in torch 2.13 corrupts memory: 8 channels that are last in memory, two or more threads.
+        self.stride = stride
+        self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, channels, 1, bias=False)
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         nn.init.zeros_(self.second_norm.weight)  # a block starts as the identity, which trains better
@@ -106,7 +109,7 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, I, H, W) → (B, C, H', W')."""
         y = F.relu(self.first_norm(self.first(x)))
-        return F.relu(self.shortcut(x) + self.second_norm(self.second(y)))
+        return F.relu(self.shortcut(x[:, :, :: self.stride, :: self.stride]) + self.second_norm(self.second(y)))
 
 
 class GridEncoder(Encoder):
