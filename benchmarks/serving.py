@@ -5,7 +5,8 @@
 Throughput is measured for 1, 8 and 64 clients with dynamic batching, without it (--batch-size 1), and for a server
 built as LibreTranslate is: one request at a time through CTranslate2 under a lock. The systems take turns, so that
 other work on the machine slows down all of them. Sentences come from the data of the run; without RUN a tiny one is
-trained. The load comes from another process than the server's.
+trained. The load comes from another process than the server's. The part `engine` compares greedy servers in float32
+and int8 with CTranslate2 called directly, in turns; its RUN is a Transformer.
 """
 
 from __future__ import annotations
@@ -269,6 +270,42 @@ def throughput(run: str, texts: list[str], seconds: float, rounds: int) -> None:
             )
 
 
+def engine(run: str, texts: list[str], seconds: float, rounds: int) -> None:
+    """Greedy search by servers of 1, 8 and 32 clients, and by CTranslate2 called directly on tokens that are ready."""
+    from cpu_decoding import plain
+
+    import dragoman
+
+    precisions, texts = ("float32", "int8"), texts[:128]
+    predictor = dragoman.load(run, device="cpu", engine="torch")
+    assert isinstance(predictor, dragoman.inference.Predictor)
+    direct = {precision: plain(predictor, texts, precision) for precision in precisions}
+    loads: dict[tuple[str, int], Load] = defaultdict(Load)
+    rates: dict[str, list[float]] = defaultdict(list)
+    options = ("search.beam=1", "engine=ctranslate2")
+    with (
+        translating(run, *options) as plain_server,
+        translating(run, *options, "precision=int8") as int8_server,
+    ):
+        servers = dict(zip(precisions, (plain_server, int8_server), strict=True))
+        for _ in range(rounds):
+            for precision, (url, _) in servers.items():
+                begun = time.perf_counter()
+                direct[precision](1)
+                rates[precision].append(len(texts) / (time.perf_counter() - begun))
+                for clients in (1, 8, 32):
+                    asyncio.run(Load().run(url, texts, clients, 0.5))
+                    asyncio.run(loads[precision, clients].run(url, texts, clients, seconds))
+    for (precision, clients), load in loads.items():
+        rate, engine_rate = len(load.latencies[200]) / (rounds * seconds), statistics.median(rates[precision])
+        single = len(loads["float32", clients].latencies[200]) / (rounds * seconds)
+        print(
+            f"{precision:<8}{clients:>3} clients {load.line(rounds * seconds)}   {rate / engine_rate:.2f} of "
+            f"CTranslate2 alone   {rate / single:.2f} times float32",
+            flush=True,
+        )
+
+
 def overload(run: str, texts: list[str], seconds: float, rounds: int) -> None:
     """Ten times as many requests as the server can answer, in turns with few; a short queue bounds the waiting."""
     usual, busy, much = Load(), Load(), Load()
@@ -342,7 +379,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--requests", type=int, default=100_000)
-    names = ["throughput", "overload", "stopping", "killing", "flat"]
+    names = ["throughput", "engine", "overload", "stopping", "killing", "flat"]
     parser.add_argument("--part", choices=[*names, "one-at-a-time"])
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -352,6 +389,7 @@ def main() -> None:
         texts = sentences(run)
         parts: dict[str, Callable[[], None]] = {
             "throughput": lambda: throughput(run, texts, options.seconds, options.rounds),
+            "engine": lambda: engine(run, texts, options.seconds, options.rounds),
             "overload": lambda: overload(run, texts, options.seconds, options.rounds),
             "stopping": lambda: stopping(run, texts, options.tries),
             "killing": lambda: killing(run, texts),

@@ -20,12 +20,12 @@ _NUMBER = re.compile(r"\s*\d+\s*")
 _DIALOGUE = re.compile(r"(?:<[^<>]*>|\s)*[-–—]\s*\S")  # a line of another speaker
 # Scripts without spaces between words: lines are joined without one, and may be cut between any two characters.
 _WIDE = "\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff60"
-_UNSPACED = re.compile(f"(?<=[{_WIDE}])(?=[{_WIDE}])")
+_UNSPACED = f"(?<=[{_WIDE}])(?=[{_WIDE}])"  # compiled when it is first needed, which takes 10 ms; so is _CUT
 _TAG = r"</?[A-Za-z][^<>]*>|<\d[^<>]*>"
 _WEBVTT_TAG = re.compile(rf"{_TAG}|</?[^\s<>]*>|<\.[^<>]*>")  # WebVTT shows no tag, a known one or not
 _SRT_TAG = re.compile(r"</?(?:b|i|u|s|em|strong|font|span|c|v|ruby|rt|br)(?:[\s./][^<>]*)?/?>|\{\\[^{}\n]*\}", re.I)
 _TAG_NAME = re.compile(r"</?([A-Za-z]*)")
-_CUT = re.compile(rf"<[^<>]*>|(\s+)|(?<=[{_WIDE}])()(?=[{_WIDE}<])")
+_CUT = rf"<[^<>]*>|(\s+)|(?<=[{_WIDE}])()(?=[{_WIDE}<])"
 
 
 class _Group(NamedTuple):
@@ -41,7 +41,7 @@ class _Group(NamedTuple):
 
 
 def joiner(left: str, right: str) -> str:
-    return "" if _UNSPACED.match(left[-1:] + right[:1], 1) else " "
+    return "" if re.compile(_UNSPACED).match(left[-1:] + right[:1], 1) else " "
 
 
 class SRTDocument(PartsDocument):
@@ -179,7 +179,7 @@ def cut_lines(text: str, group: _Group) -> str:
         ends.append(visible + space / 2)
         visible += space + len(_without_tags(right))
     cuts, tags = list[tuple[float, int, int]](), 0  # place without tags, start and end of what a line break may replace
-    for match in _CUT.finditer(text):
+    for match in re.finditer(_CUT, text):
         start, end = match.span()
         if match[1] is None and match[2] is None:
             tags += end - start

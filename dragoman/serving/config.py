@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dragoman.base.config import Range, Size, as_table, build, read_toml, setting
-from dragoman.decoding import EngineName, SearchOverrides
+from dragoman.decoding import EngineName, Precision, SearchOverrides
 
 Seconds = Annotated[float, Range(0.0, 86_400.0, exclusive_minimum=True)]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -93,6 +93,9 @@ class ServeConfig:
     threads: Annotated[int, Range(0)] = setting(0, help="CPU threads of a worker; 0: the cores divided by the workers")
     device: str = setting("auto", help="where to compute: auto, cpu, cuda, cuda:N or mps", flag="--device")
     engine: EngineName = setting("auto", help="auto, torch or ctranslate2")
+    precision: Precision = setting(
+        "float32", help="int8 with ctranslate2 and bfloat16 on a GPU are faster; texts may differ a little"
+    )
     batch_size: Size = setting(32, help="sentences computed together at most", flag="--batch-size")
     search: SearchOverrides = setting(SearchOverrides(), help="how to search where a request does not say it")
     min_confidence: Annotated[float, Range(0.0, 1.0)] | None = setting(

@@ -355,7 +355,10 @@ def decoding_defaults(config: ModelConfig, serve: ServeConfig) -> DecodingOption
     """How a run decodes where a request does not say it; all but the engine is for runs that search."""
     given: dict[str, Any] = {}
     if Run(config.run).task.searches:
-        given = {**serve.search.given(), "min_confidence": serve.min_confidence, "memory": config.memory or None}
+        given = {
+            **serve.search.given(), "min_confidence": serve.min_confidence, "memory": config.memory or None,
+            "precision": serve.precision,
+        }  # fmt: skip
     elif config.memory:
         raise RunError(f"memory: {config.run} does not search for an output text, expected none")
     return DecodingOptions(**given, engine=serve.engine)
@@ -368,7 +371,8 @@ class Models:
         if not config.models:
             raise RunError("found no run to serve, expected at least one: dragoman serve RUN")
         self.models = {model.name: model for model in (ServedModel(entry, config) for entry in config.models)}
-        given = {"search": config.search.given(), "min_confidence": config.min_confidence}
+        precision = None if config.precision == ServeConfig.precision else config.precision
+        given = {"search": config.search.given(), "min_confidence": config.min_confidence, "precision": precision}
         for name in given if not any(model.engine.searches for model in self) else ():
             if given[name] not in ({}, None):
                 raise ConfigError(f"{name}: found {given[name]}, but no run of the server searches for an output text")

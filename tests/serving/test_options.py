@@ -48,9 +48,20 @@ def test_the_search_of_a_server_is_for_its_runs_that_search(runs: dict[str, Path
         assert {cost.rows for cost in served.costs(work, inputs)} == {options.beam or 2}
     tagger = config_of(runs, "tag")
     uncertain = replace(tagger, search=SearchOverrides(), min_confidence=0.5)
-    for name, config in (("search", tagger), ("min_confidence", uncertain)):
+    quantised = replace(tagger, search=SearchOverrides(), precision="int8")
+    for name, config in (("search", tagger), ("min_confidence", uncertain), ("precision", quantised)):
         with pytest.raises(ConfigError, match=f"{name}: found .*, but no run"):
             Models(config)
+
+
+def test_a_server_searches_in_the_precision_of_its_settings(runs: dict[str, Path]) -> None:
+    pytest.importorskip("ctranslate2")
+    models = Models(replace(config_of(runs, "ab-cd", "tag"), precision="int8"))
+    work = BatchWork("ab-cd", "predict", DecodingOptions())
+    (served,) = models["ab-cd"].run(work, [ConstrainedInput("dhjea")])
+    (expected,) = dragoman.load(runs["ab-cd"], "cpu", precision="int8").predict(["dhjea"], beam=2, length_penalty=0.0)
+    assert (served.text, served.score) == (expected.text, expected.score)
+    assert models["tag"].engine.labels  # a run that does not search is served beside it
 
 
 def config_of(runs: dict[str, Path], *names: str) -> ServeConfig:

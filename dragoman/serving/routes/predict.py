@@ -194,21 +194,20 @@ def as_json(inspection: Inspection, packed: bool) -> bytes:
 @router.post("/inspect")
 async def inspect(call: CurrentCall, body: InspectRequest) -> Any:
     """Attention, beam tree, states and all other views of one text, as numbers."""
-    from dragoman.inspect.views import VIEWS  # they import torch
-
     model, most = call.state.model(body.model), call.state.limits.beam
     if body.beam is not None and body.beam > most:
         raise ConfigError(f"beam: found {body.beam}, expected at most {most} on this server")
     if model.reads_files:
         raise ConfigError(f'model: "{model.name}" reads files; send one to /v1/inspect/file')
     check_lengths(input=body.input, output=body.output or "")
-    kinds = [kind for kind, view in VIEWS.items() if not view.on_request]
-    if unknown := [name for name in body.views if name not in kinds]:
-        raise ConfigError(f"views: found {unknown[0]!r}, expected some of {', '.join(kinds)}")
-
     options = InspectOptions(body.output, beam=body.beam, tag=body.tag, views=tuple(body.views))
 
     def look() -> bytes:
+        from dragoman.inspect.views import VIEWS  # they import torch, which must not hold up other requests
+
+        kinds = [kind for kind, view in VIEWS.items() if not view.on_request]
+        if unknown := [name for name in body.views if name not in kinds]:
+            raise ConfigError(f"views: found {unknown[0]!r}, expected some of {', '.join(kinds)}")
         variant = {"untrained": body.untrained, "positions": body.positions}
         found = model.inspect(body.input, options, **variant)
         return as_json(found, body.numbers == "packed")
