@@ -41,7 +41,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     },
     "how-to": {
         "Data and tasks": ["data", "tasks", "labels", "language-models", "media", "tags", "context"],
-        "Training": ["train", "search", "curve", "transfer", "scarce", "large", "library"],
+        "Training": ["train", "search", "curve", "transfer", "scarce", "large", "python", "library"],
         "Use a model": [
             "decoding",
             "constraints",
