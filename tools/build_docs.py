@@ -21,6 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 import reference_pages
 
+from dragoman.runs.tasks import config_schema
+
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / "build" / "docs"  # what the site generator reads
 SITE = ROOT / "site"
@@ -39,7 +41,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     },
     "how-to": {
         "Data and tasks": ["data", "tasks", "labels", "language-models", "media", "tags", "context"],
-        "Training": ["train", "search", "curve", "transfer", "scarce", "large", "library"],
+        "Training": ["train", "search", "curve", "transfer", "scarce", "large", "python", "library"],
         "Use a model": [
             "decoding",
             "constraints",
@@ -130,6 +132,9 @@ def assemble() -> None:
     (WORK / "pages" / "images").mkdir(exist_ok=True)
     shutil.copyfile(ROOT / "dragoman" / "web" / "icon.svg", WORK / "pages" / "images" / "icon.svg")
     shutil.copyfile(ROOT / "tools" / "site.css", WORK / "pages" / "site.css")
+    (WORK / "pages" / "dragoman.schema.json").write_text(
+        json.dumps(config_schema(), ensure_ascii=False), encoding="utf-8"
+    )
     config = (ROOT / "tools" / "zensical.toml").read_text(encoding="utf-8")
     for name, value in (('"NAV"', toml(navigation(texts))), ('"ROOT"', json.dumps(str(ROOT))), ("URL", repository())):
         config = config.replace(name, value)

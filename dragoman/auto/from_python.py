@@ -13,7 +13,6 @@ from dragoman.auto.training import resolve
 from dragoman.base import suggestion
 from dragoman.base.config import as_table, either, fields_of, inline, places_named
 from dragoman.data.readers import as_training_data
-from dragoman.runs import newest_state
 from dragoman.runs.tasks import DEFAULT_TASK, TASKS, Config, build
 from dragoman.training import Display, OnMetrics, shown_to_caller
 
@@ -128,7 +127,7 @@ def train(
     with shown_to_caller(quiet) as display:
         parts = parts_of(data, valid, test, display)
         config, folder = config_and_folder(parts, run, tuple(overrides), display)
-        train_run(config, folder, display, on_metrics=on_metrics)
+        state = train_run(config, folder, display, on_metrics=on_metrics)
         display.info(f"run folder: {folder}")
         opened = load_run(folder)
         if parts.test is not None:
@@ -136,7 +135,7 @@ def train(
             display.info(f"test: {', '.join(f'{name} {value:.4g}' for name, value in opened.test_scores.items())}")
             if on_metrics is not None:
                 scores = {f"test/{name}": value for name, value in opened.test_scores.items()}
-                on_metrics(newest_state(folder).step, scores)
+                on_metrics(state.step, scores)
     return opened
 
 

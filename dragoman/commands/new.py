@@ -1,4 +1,4 @@
-"""`dragoman new`, `presets` and `demo`: starting points."""
+"""`dragoman new`, `schema`, `presets` and `demo`: starting points."""
 
 from __future__ import annotations
 
@@ -35,6 +35,25 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
     else:
         as_data()
         sys.stdout.write(starter(task, overrides))
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of configuration files, for editors.
+
+    An editor with a plug-in for TOML, such as Even Better TOML, completes and checks files that begin with a line
+    "#:schema FILE". What `dragoman new` prints names the published schema; one of your own also has your plug-ins.
+
+    \b
+    dragoman schema > dragoman.schema.json
+    dragoman --import my_module schema > dragoman.schema.json
+    """
+    import json
+
+    from dragoman.runs.tasks import config_schema
+
+    as_data()
+    sys.stdout.write(json.dumps(config_schema(), ensure_ascii=False, indent=1) + "\n")
 
 
 @click.command()

@@ -18,6 +18,7 @@ GROUPS = {
         ("demo", "new", "Learn to pronounce English words; show a network at work."),
         ("new", "new", "Print a commented starter configuration for a task."),
         ("lecture", "lecture", "Make a course's companion: figures, commands, questions."),
+        ("schema", "new", "Print the JSON Schema of configuration files, for editors."),
         ("presets", "new", "List the presets with sizes and papers, or print one."),
         ("worked", "worked", "Work out a textbook's numbers, step by step, or your own."),
         ("completion", "completion", "Print a script that completes commands in a shell."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from importlib import import_module
 from typing import Any
 
 from dragoman.base import in_kernel
@@ -43,9 +44,7 @@ class NotebookPanel:
         return "\n".join([*self.lines, self.state])
 
     def _show(self) -> None:
-        from IPython.display import display
-
         if self._output is None:
-            self._output = display(self, display_id=True)
+            self._output = import_module("IPython.display").display(self, display_id=True)
         else:
             self._output.update(self)

@@ -295,7 +295,7 @@ class Search:
     def _probe_job(self, state: SearchState, trial: Trial, device: str, seconds: float) -> Job:
         """The job that measures a trial, in about so many seconds."""
         steps = PROBE[device]
-        asked = (
+        asked: tuple[str, ...] = (
             f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
         )  # fmt: skip
         if not trial.fitted:  # what is only measured is no trial that a tracker should show

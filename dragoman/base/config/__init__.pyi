@@ -5,6 +5,7 @@ from dragoman.base.config.dumper import by_place as by_place
 from dragoman.base.config.dumper import describe as describe
 from dragoman.base.config.dumper import differences as differences
 from dragoman.base.config.dumper import dump as dump
+from dragoman.base.config.editor_schema import file_schema as file_schema
 from dragoman.base.config.fields import Accepted as Accepted
 from dragoman.base.config.fields import Depth as Depth
 from dragoman.base.config.fields import Limited as Limited

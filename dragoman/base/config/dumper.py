@@ -144,7 +144,8 @@ def table_schema(cls: Any) -> Schema:
     return described | ({"required": required} if required else {})
 
 
-def value_schema(expected: Accepted) -> Schema:
+def scalar_schemas(expected: Accepted) -> list[Schema]:
+    """What a field accepts besides lists and tables."""
     choices: list[Schema] = []
     for kind, limits in expected.scalars.items():
         bounds = {
@@ -154,6 +155,11 @@ def value_schema(expected: Accepted) -> Schema:
         choices.append({"type": TYPES[kind]} | {name: bound for name, bound in bounds.items() if bound is not None})
     if expected.choices:
         choices.append({"type": "string", "enum": list(expected.choices)})
+    return choices
+
+
+def value_schema(expected: Accepted) -> Schema:
+    choices = scalar_schemas(expected)
     choices += [{"type": "array", "items": value_schema(item)} for item in expected.lists]
     choices += [table_schema(table) for table in expected.tables]
     if expected.none:

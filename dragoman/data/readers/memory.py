@@ -40,7 +40,18 @@ class GivenRows(NamedTuple):
 
     argument: str
     row: Callable[[int], str]  # how the row of a number is called
-    fields: Mapping[str, str]  # where the file has another name for a field
+    fields: Mapping[str, str]  # by their names in the file
+
+    def in_words(self, text: str, path: str) -> str:
+        """A message of the file at a path, in the caller's words."""
+
+        def place(found: re.Match[str]) -> str:
+            return self.argument + (f": {self.row(int(found[1]))}" if found[1] else "")
+
+        def field(found: re.Match[str]) -> str:
+            return f"'{self.fields.get(found[1], found[1])}'"
+
+        return re.sub(r"'(\w+)'", field, re.sub(rf"{re.escape(path)}(?::(\d+))?", place, text))
 
 
 _given_rows: ContextVar[dict[str, GivenRows] | None] = ContextVar("given_rows", default=None)
@@ -63,13 +74,7 @@ def in_callers_words(text: str) -> str:
     """A message with rows in memory for lines of files in the cache."""
     for path, given in (_given_rows.get() or {}).items():
         if path in text:
-            text = re.sub(
-                rf"{re.escape(path)}(?::(\d+))?",
-                lambda found, given=given: given.argument + (f": {given.row(int(found[1]))}" if found[1] else ""),
-                text,
-            )  # fmt: skip
-            for field, name in given.fields.items():
-                text = text.replace(f"'{field}'", f"'{name}'")
+            text = given.in_words(text, path)
     return text
 
 

@@ -6,6 +6,7 @@ from dragoman.runs.tasks.base import length_limit as length_limit
 from dragoman.runs.tasks.config import DEFAULT_TASK as DEFAULT_TASK
 from dragoman.runs.tasks.config import Config as Config
 from dragoman.runs.tasks.config import build as build
+from dragoman.runs.tasks.config import config_schema as config_schema
 from dragoman.runs.tasks.config import from_table as from_table
 from dragoman.runs.tasks.config import load as load
 from dragoman.runs.tasks.config import preset_listing as preset_listing

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dragoman.base import ConfigError, hint, nearest
+from dragoman.base import ConfigError, __version__, hint, nearest
 from dragoman.base import config as settings
 from dragoman.data import with_local_files
 from dragoman.data.media import MEDIA_CONFIGS
@@ -20,6 +20,7 @@ from dragoman.runs.tasks.table import TASKS
 __all__ = [
     "Config",
     "build",
+    "config_schema",
     "load",
     "preset_listing",
     "preset_names",
@@ -157,6 +158,13 @@ def with_absolute_paths(config: Config) -> Config:
             vectors=absolute(config.train.vectors),
         ),
     )
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file, with the tasks and parts of plug-ins."""
+    preset = {"enum": [*preset_names(), "none"], "description": "a model named after a paper, or a small one"}
+    configs = {name: task.config for name, task in TASKS.items()}
+    return settings.file_schema(configs, DEFAULT_TASK, {"preset": preset}, f"Dragoman {__version__}: a configuration")
 
 
 def preset_page(name: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
-from dragoman.base import ConfigError, hint
+from dragoman.base import DOCUMENTATION, ConfigError, hint
 from dragoman.base import config as settings
 from dragoman.runs.tasks.config import build, preset_names
 from dragoman.runs.tasks.table import TASKS
 
+WIDTH = 119  # of a line with a comment
 MISSING = object()  # marks a setting that a table does not have
 
 
@@ -29,8 +31,9 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
     resolved = settings.as_table(build(table))
     table = expand_kinds(table, resolved)
     lines = [
+        f"#:schema {DOCUMENTATION}dragoman.schema.json",  # editors complete and check the file by it
         f"# A Dragoman configuration for {about}.",
-        "# A line behind '#' shows a setting with its current value; remove the '#' to change it.",
+        "# A line behind '#' shows a setting with its current value; remove the '#' to change it. '##' explains it.",
         "# Check it:  dragoman check THIS_FILE",
         "# Train it:  dragoman train THIS_FILE [place=value ...]",
         "",
@@ -38,7 +41,7 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
     ]
     if table.get("preset"):
         others = ", ".join(name for name in preset_names() if name != table["preset"])
-        lines.append(f'preset = "{table["preset"]}"  # or {others}')
+        lines += commented(f'preset = "{table["preset"]}"', f"or {others}")
     # TOML allows a table header once, so a table's own settings come before those of its sub-tables.
     tables: dict[str, list[str]] = {}
     for header, line in setting_lines(task, table, resolved):
@@ -48,8 +51,15 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
+def commented(setting: str, note: str) -> list[str]:
+    """A setting with what it is: behind it where there is room, else above."""
+    if len(line := f"{setting}  # {note}") <= WIDTH:
+        return [line]
+    return [f"## {part}" for part in wrap(note, WIDTH - 3, break_long_words=False, break_on_hyphens=False)] + [setting]
+
+
 def setting_lines(task: str, table: Mapping[str, Any], resolved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every setting of a task as a header and a line; `table` has the chosen settings, `resolved` all of them."""
+    """Every setting of a task as a header and its lines; `table` has the chosen settings, `resolved` all of them."""
     searches = TASKS[task].searches
     for item in settings.describe(TASKS[task].config):
         header, _, key = item.place.rpartition(".")
@@ -67,7 +77,8 @@ def setting_lines(task: str, table: Mapping[str, Any], resolved: Mapping[str, An
         note = f"{item.note} ({expected})" if item.note else expected
         is_default = chosen is MISSING
         text = item.default if isinstance(value, Mapping) and is_default else settings.inline(value)
-        yield header, f"{'# ' if is_default else ''}{key} = {text}  # {note}"
+        for line in commented(f"{'# ' if is_default else ''}{key} = {text}", note):
+            yield header, line
 
 
 def expand_kinds(table: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,11 +158,16 @@ def test_every_line_says_what_it_is_for(task: str) -> None:
         notes.setdefault(item.place, set()).add(item.note)
     heading = ""
     seen = 0
+    above: list[str] = []
     for line in lines_of(task):
         if found := re.fullmatch(r"\[(.*)\]", line):
-            heading = found[1]
-        elif heading and (found := re.fullmatch(r"(?:# )?(\w+) = .*?  # (.*)", line)):
-            assert found[2].startswith(tuple(note for note in notes[f"{heading}.{found[1]}"] if note))
+            heading, above = found[1], []
+        elif line.startswith("## "):
+            above.append(line[3:])
+        elif heading and (found := re.fullmatch(r"(?:# )?(\w+) = (?:.*?  # (.*)|.*)", line)):
+            said = " ".join(above) or found[2]
+            assert said.startswith(tuple(note for note in notes[f"{heading}.{found[1]}"] if note))
+            above = []
             seen += 1
     assert seen > 50
 
