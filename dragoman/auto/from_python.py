@@ -70,7 +70,7 @@ def parts_of(data: Any, valid: Given, test: Given, display: Display) -> Parts:
 
 def assignments(keywords: Mapping[str, object], task: str | None) -> Iterator[str]:
     """Settings as `place=value`; a TypeError for what is no table of settings."""
-    config = TASKS[task].config if task in TASKS else TASKS[DEFAULT_TASK].config
+    config = TASKS[task if task is not None and task in TASKS else DEFAULT_TASK].config
     tables = [*fields_of(config)]
     for name, value in keywords.items():
         if name.partition(".")[0] not in tables:
