@@ -326,12 +326,13 @@ def train(
             locks.enter_context(locked(folder))  # the plan reads the folder, so no other training may change it
         plan = plan_training(config, folder, action, runtime)
         plan.write_folder(runtime, locks)
-        locks.enter_context(display.kept_in(folder / "train.log") if processes.is_main else nullcontext())
         plan.report(runtime)
         trainer = plan.trainer(runtime, pause)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
+        done = trainer.finished and not plan.more_steps  # a finished run stays as it is
         tracked = TrackedRun(folder, settings.by_place(config), trainer.state.step, search_of(folder))
-        names = config.train.trackers if processes.is_main else ()
-        with display, followed(names, tracked, on_metrics, display.warning) as trainer.metrics_log.on_metrics:
+        names = config.train.trackers if processes.is_main and not done else ()
+        log = display.kept_in(folder / "train.log") if processes.is_main and not done else nullcontext()
+        with log, display, followed(names, tracked, on_metrics, display.warning) as trainer.metrics_log.on_metrics:
             return trainer.train()

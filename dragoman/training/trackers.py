@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from dragoman.base import (
     ConfigError,
@@ -26,7 +26,7 @@ from dragoman.base import (
     hint,
     lock,
     make_folder,
-    refuse_links,
+    open_handle,
 )
 from dragoman.base.config import Table
 
@@ -62,20 +62,15 @@ class TrackedRun(NamedTuple):
 @contextmanager
 def identified(folder: Path) -> Iterator[str]:
     """The name of a folder for trackers, made when it is first asked for; one process at a time is inside the block."""
-    path = folder / TRACKING
-    refuse_links(path)
-    with path.open("a+", encoding="utf-8") as file:
-        lock(file.fileno(), wait=True)
-        yield first_line(file)
-
-
-def first_line(file: IO[str]) -> str:
-    file.seek(0)
-    if not (name := file.read().strip()):
-        name = uuid.uuid4().hex
-        file.write(f"{name}\n")
-        file.flush()
-    return name
+    handle = open_handle(folder / TRACKING, os.O_RDWR | os.O_CREAT)
+    try:
+        lock(handle, wait=True)
+        if not (name := os.read(handle, 100).decode().strip()):
+            name = uuid.uuid4().hex
+            os.write(handle, f"{name}\n".encode())
+        yield name
+    finally:
+        os.close(handle)
 
 
 class Tracker(ABC):

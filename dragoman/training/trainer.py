@@ -361,9 +361,13 @@ class Fitter:
         self.folder, self.display = folder, runtime.display
         self.state, self.metrics_log = TrainingState(), MetricsLog(folder)
 
+    @property
+    def finished(self) -> bool:
+        return (self.folder / WEIGHTS).exists()
+
     def train(self) -> TrainingState:
         """Fit, save and validate; the steps of the state are the iterations."""
-        if (self.folder / WEIGHTS).exists():
+        if self.finished:
             remove_folder(unfinished(self.folder / WEIGHTS))  # of a process that was killed at its very end
             self.display.info("this run is fitted already; nothing is left to train")
             return self.state
