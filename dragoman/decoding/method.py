@@ -132,6 +132,7 @@ def distinct(hypotheses: Sequence[Hypothesis], n_best: int) -> list[Hypothesis]:
     return sorted(once.values(), key=lambda hypothesis: (-hypothesis.normalised, hypothesis.tokens))[:n_best]
 
 
+SETTINGS = "method_settings"  # the module of all settings, which imports this one
 ABOUT = {  # by kind: the class of the settings, and one line for help
     "sampling": ("Sampling", "draw every token at random from the model's distribution"),
     "mbr": ("MinimumBayesRisk", "draw samples and output the one most like the others under a metric"),
@@ -144,7 +145,7 @@ METHODS: Table[str, MethodEntry] = Table(
     "decoding method",
     lambda entry: [entry.config.kind],
     late={
-        kind: imported(MethodEntry, f"dragoman.decoding.method_settings:{name}", about)
+        kind: imported(MethodEntry, f"dragoman.decoding.{SETTINGS}:{name}", about)
         for kind, (name, about) in ABOUT.items()
     },
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Literal
 
 from dragoman.base import hint
 from dragoman.base.config import Range, setting
@@ -12,12 +13,13 @@ from dragoman.decoding.config import MAX_SAMPLES
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method, PathLike, Request, RunLike
 
-if TYPE_CHECKING:
-    from dragoman.decoding.shortlist import Shortlist
-    from dragoman.decoding.speculative import Speculative
-
 Mode = Literal["ctc", "attention", "joint"]
 SHORTLIST_MAKER = "dragoman shortlist RUN"
+
+
+def code(module: str) -> Any:
+    """The module that searches by a method; it imports its settings from here, so that this import has to wait."""
+    return import_module(f"dragoman.decoding.{module}")
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,8 @@ class Sampling(TokenSampling, Method):
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The distinct samples of every source, best first; equal samples count once."""
-        from dragoman.decoding.sampling import sample
-
-        return sample(request, self)
+        hypotheses: list[list[Hypothesis]] = code("sampling").sample(request, self)
+        return hypotheses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +75,8 @@ class MinimumBayesRisk(TokenSampling, Method):
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The distinct texts of every source by rising expected cost; `normalised` is the negative cost."""
-        from dragoman.decoding.mbr import minimise_risk
-
-        return minimise_risk(request, self)
+        hypotheses: list[list[Hypothesis]] = code("mbr").minimise_risk(request, self)
+        return hypotheses
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,8 @@ class Exhaustive(Method):
     )
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        from dragoman.decoding.exhaustive import search_all_outputs
-
-        return search_all_outputs(request, self.length)
+        hypotheses: list[list[Hypothesis]] = code("exhaustive").search_all_outputs(request, self.length)
+        return hypotheses
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,8 @@ class Draft(Method):
     run: RunLike = setting(help="a small run with the same vocabularies")
     tokens: Annotated[int, Range(1, 1000)] = setting(4, help="tokens that the small run proposes at a time")
 
-    def open(self, run: Any, model: Any) -> Speculative:
-        from dragoman.decoding.speculative import open_draft
-
-        return open_draft(self, run)
+    def open(self, run: Any, model: Any) -> Any:
+        return code("speculative").open_draft(self, run)
 
 
 @dataclass(frozen=True)
@@ -122,10 +119,8 @@ class ShortlistFile(Method):
     uses_beam: ClassVar[bool] = True
     file: PathLike = setting("auto", help=f"a file of {SHORTLIST_MAKER}; auto is the run's own")
 
-    def open(self, run: Any, model: Any) -> Shortlist:
-        from dragoman.decoding.shortlist import open_shortlist
-
-        return open_shortlist(self.file, run, model)
+    def open(self, run: Any, model: Any) -> Any:
+        return code("shortlist").open_shortlist(self.file, run, model)
 
 
 @dataclass(frozen=True)
@@ -159,6 +154,5 @@ class CTCDecoding(Method):
             yield 'language_model: helps CTC, found mode = "attention", expected ctc or joint'
 
     def open(self, run: Any, model: Any) -> Method | None:
-        from dragoman.decoding.joint_ctc import open_ctc
-
-        return open_ctc(self, run, model)
+        method: Method | None = code("joint_ctc").open_ctc(self, run, model)
+        return method
