@@ -226,11 +226,11 @@ MONTHS = (
 
 
 def made_up_dates(count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """Pairs of one to three dates as people write them, and as year-month-day: order changes, and length varies."""
+    """Pairs of one or two dates as people write them, and as year-month-day: order changes, and length varies."""
     draw, seen = random.Random(seed), set[str]()
     while len(seen) < count:
         spoken, written = [], []
-        for _ in range(draw.randint(1, 3)):
+        for _ in range(draw.randint(1, 2)):
             day, month, year = draw.randint(1, 28), draw.randint(1, 12), draw.randint(1950, 2049)
             name = MONTHS[month - 1]
             forms = (
