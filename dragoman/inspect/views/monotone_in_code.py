@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ def monotone_decoder(recording: Recording, name: str, module: MonotoneDecoder) -
         about += "are visited, a where the token is written."
         constants |= {
             "C": F.one_hot(source.copied[0], output.out_features).double(),
-            "M": ~module.forbidden(source)[0],
+            "M": ~cast(Any, module).forbidden(source)[0],
         }
         constants |= {"S": F.pad(torch.eye(len(at) - 1), (0, 1, 1, 0)), "B": (at - 1).clamp(min=0)}
         constants["C"][source.copied[0] == PAD] = 0.0
