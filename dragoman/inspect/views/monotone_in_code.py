@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -48,13 +48,12 @@ def monotone_decoder(recording: Recording, name: str, module: MonotoneDecoder) -
             "u = w * (P @ o)",
         ]  # fmt: skip
     else:
-        transducer: Any = module  # the base class has no actions that are forbidden
         where, about = "a", "A position inserts and stays, substitutes or copies and moves on, or is deleted. "
         about += "C has the token of each position, M what is allowed there, S moves on by one. w says which positions "
         about += "are visited, a where the token is written."
         constants |= {
             "C": F.one_hot(source.copied[0], output.out_features).double(),
-            "M": ~transducer.forbidden(source)[0],
+            "M": ~cast(Any, module).forbidden(source)[0],
         }
         constants |= {"S": F.pad(torch.eye(len(at) - 1), (0, 1, 1, 0)), "B": (at - 1).clamp(min=0)}
         constants["C"][source.copied[0] == PAD] = 0.0
