@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import dragoman.web
 from dragoman.lecture.page import write_page
 from dragoman.lecture.table import Answer, DrawnFigure
 from dragoman.lecture.topics import TOPICS
@@ -78,6 +79,9 @@ def test_questions_are_checked_by_keyboard(browser: Any, page: Path, width: int,
         keyboard.press("ArrowDown")
     assert said.nth(0).inner_text() == "Right. because"
     assert shown.locator("iframe").count() == 2
+    row, tab = (shown.locator(f"[role={role}]").first.bounding_box() for role in ("tablist", "tab][aria-selected=true"))
+    assert row["x"] <= tab["x"] + 1
+    assert tab["x"] + tab["width"] <= row["x"] + row["width"] + 1
     shown.go_back()
     shown.wait_for_selector(f"h2:text-is('{TOPICS['hmm'].title}')")
     for name in ("bias", "transformer"):
@@ -105,3 +109,9 @@ def test_the_picture_of_a_figure_is_shown(browser: Any, page: Path) -> None:  # 
     frame = opened.page.frame_locator("iframe")
     assert frame.locator("h1").inner_text() == "page"
     assert not opened.complaints
+
+
+def test_no_page_scrolls_the_page_around_it() -> None:
+    """A page in a frame of a lecture that called `scrollIntoView` moved the reader to its figure."""
+    for path in Path(dragoman.web.__file__).parent.rglob("*.js"):
+        assert ".scrollIntoView(" not in path.read_text(encoding="utf-8"), path

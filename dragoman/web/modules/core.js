@@ -289,3 +289,9 @@ export function arrows(group, selector) {
     all[(index + move + all.length) % all.length].focus();
   });
 }
+
+// Show a tab of a row that scrolls sideways. `scrollIntoView` would also scroll the page, and the page around a frame.
+export function showTab(tab) {
+  const own = tab.getBoundingClientRect(), row = tab.parentElement.getBoundingClientRect();
+  tab.parentElement.scrollLeft += Math.min(0, own.left - row.left) || Math.max(0, own.right - row.right);
+}

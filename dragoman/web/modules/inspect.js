@@ -1,6 +1,6 @@
 // The page of one example: views as tabs, one step that all views share, state in the URL hash.
 
-import { arrows, el, forgetListeners, notify, onState, readData, readState, setState, shown, unpacked, whole } from "./core.js";
+import { arrows, el, forgetListeners, notify, onState, readData, readState, setState, shown, showTab, unpacked, whole } from "./core.js";
 import { drawOverview } from "./overview.js";
 import { drawAttention } from "./attention.js";
 import { drawBeam } from "./beam.js";
@@ -110,7 +110,8 @@ export function showViews(data, root, drawers, header, labels = []) {
     onState(update);
     const drawings = sides.map(drawing);
     panel.replaceChildren(el("h2", {}, view.title), el("p", { class: "soft" }, view.about), ...(data.beside ? [el("div", { class: "columns pair" }, drawings.map((one, index) => el("section", {}, el("h3", { class: "run-name", dir: "auto" }, sides[index].title), one)))] : drawings[0]));
-    document.getElementById(`tab-${view.kind}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const tab = document.getElementById(`tab-${view.kind}`);
+    if (tab) showTab(tab);
   }
   root.replaceChildren(
     el("div", { class: "page" },

@@ -1,6 +1,6 @@
 // The page of a lecture: a tab for each topic; figures, the commands that drew them, questions that it checks.
 
-import { arrows, el, notify, onState, put, readData, readState, setState } from "./core.js";
+import { arrows, el, notify, onState, put, readData, readState, setState, showTab } from "./core.js";
 
 const data = readData();
 const main = el("div", { id: "topic", role: "tabpanel", tabindex: "-1" });
@@ -95,7 +95,7 @@ function draw(state) {
     const chosen = tab.id === `tab-${topic.name}`;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
-    if (chosen) tab.scrollIntoView({ block: "nearest", inline: "center" });
+    if (chosen) showTab(tab);
   }
   main.setAttribute("aria-labelledby", `tab-${topic.name}`);
   document.title = `${topic.title}: lecture`;
