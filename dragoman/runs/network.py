@@ -21,7 +21,10 @@ def open_network(
     """The trained network in evaluation mode; `where` names the configuration in errors."""
     with limit_parameters(tensors, where), Uninitialised():
         model = build()
-    load_weights(model, tensors)
+    try:
+        load_weights(model, tensors)
+    except RunError as error:
+        raise RunError(f"{where}: {error}") from None
     return model.to(device).eval()
 
 

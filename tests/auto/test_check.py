@@ -327,7 +327,7 @@ def test_a_cycle_that_breaks_is_found(here: Path, monkeypatch: pytest.MonkeyPatc
         (["data.max_length=1"], "no pair is left for the train part"),
         (
             ["model.encoder.positions.kind=learned", "model.encoder.positions.max_positions=3"],
-            "model.encoder.positions.max_positions = 3 tokens",
+            "52 longer than data.max_length = 2 tokens",
         ),
         (["train.stesp=3"], "train.stesp: no such setting. Did you mean 'train.steps'?"),
     ],

@@ -43,8 +43,8 @@ def named(text: str, source: str = "en", target: str = "") -> str:
 @pytest.mark.parametrize(
     ("name", "text", "found"),
     [
-        ("a.xlf", named(XLIFF1, "ja"), r"the source language ja \(Japanese\), expected en of the run; .* --from"),
-        ("a.xlf", named(XLIFF1, target="fr"), r"the target language fr \(French\), expected de of the run; .* --to"),
+        ("a.xlf", named(XLIFF1, "ja"), r"the source language ja \(Japanese\), expected en of the run; .* from="),
+        ("a.xlf", named(XLIFF1, target="fr"), r"the target language fr \(French\), expected de of the run; .* to="),
         ("a.xliff", named(XLIFF2, "ja"), "the source language ja"),
         ("a.xliff", named(XLIFF2, target="fr_FR"), "the target language fr-FR"),
         ("a.po", PO.format("fr"), "the target language fr"),

@@ -204,7 +204,7 @@ def test_an_interrupted_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.
         if interrupted:
             return opened(path, framework)
         interrupted.append(path)
-        raise RuntimeError(f"unable to open file <{path}> in read-only mode: Abandoned system call (4)")
+        raise RuntimeError(f"unable to open file <{path}> in read-only mode: Interrupted system call (4)")
 
     monkeypatch.setattr(checkpoints, "safe_open", interrupt_once)
     assert read_tensors(tmp_path / "a.safetensors")["a"].tolist() == [1, 1]

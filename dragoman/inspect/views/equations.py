@@ -97,7 +97,7 @@ def _value(part: Part, name: str, value: Tensor) -> dict[str, Any]:
     entries = MAX_STEPS if name in part.over_columns else MAX_ENTRIES
     return {
         "name": name, "shape": shape, "over": "columns" if name in part.over_columns else "",
-        "numbers": value[:, :MAX_STEPS, :MAX_ROWS, :entries].float(),
+        "numbers": value[:, :MAX_STEPS, :MAX_ROWS, :entries].detach().float(),
     }  # fmt: skip
 
 

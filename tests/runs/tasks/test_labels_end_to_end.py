@@ -350,7 +350,7 @@ REFUSED = [
     (["train", "classify.toml", "model.texts=apart", "--run", "x"], "expected two texts"),
     (["train", "classify.toml", "tokenizer.source.kind=numbers", "model.word_dropout=0"], "in the series"),
     (["train", "classify.toml", "tokenizer.target.kind=words", "--run", "x"], "its targets are not text"),
-    (["train", "series.toml", "data.max_length=9", "--run", "x"], "model.pooling.steps = 8; expected at most 8"),
+    (["train", "series.toml", "data.max_length=9", "--run", "x"], "model.pooling.steps = 8 tokens; expected at most 8"),
     (["train", "tag.toml", "model.read=mean", "--run", "x"], "one vector per word"),
     (["train", "one-label.tsv", "task=classify"], "one-label.tsv: found 1 label (x), expected at least two"),
     (["train", "regress.train.tsv", "task=tag"], "regress.train.tsv"),
