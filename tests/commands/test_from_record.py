@@ -69,7 +69,7 @@ def test_wrong_values_are_errors_of_usage(words: list[str]) -> None:
 
 
 def test_problems_of_the_record_name_the_flag() -> None:
-    result = CliRunner().invoke(command, ["north", "-o", "x", "--coats", "9", "--quick"])
-    assert isinstance(result.exception, ConfigError)
     with on_command_line():
+        result = CliRunner().invoke(command, ["north", "-o", "x", "--coats", "9", "--quick"])
+        assert isinstance(result.exception, ConfigError)
         assert str(result.exception) == "--coats: found 9, expected fewer with --quick"

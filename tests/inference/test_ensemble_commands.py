@@ -152,8 +152,8 @@ REFUSES: dict[str, Callable[[Place], CommandResult]] = {
 }
 ELSEWHERE = {"info", "distil", "serve", "complete"}  # tests of their own below
 WITHOUT_RUN = {
-    "corrections", "clean", "curve", "qa", "score", "score-alignment", "terms", "import", "new", "presets", "schema", "demo",
-    "completion", "vectors", "lecture", "worked",
+    "corrections", "clean", "curve", "qa", "score", "score-alignment", "terms", "import", "new", "presets", "demo",
+    "schema", "completion", "vectors", "lecture", "worked",
 }  # fmt: skip
 
 
