@@ -75,7 +75,7 @@ docs: docs-test $(VENV)/.docs
 # tests marked `page`, which train: there, pages are compared with the outputs that were recorded.
 PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_extending.py \
 	test_decoding_page.py test_tutorials.py test_lectures.py lecture/test_toys.py serving/test_repl_and_docs.py \
-	commands/test_inspect_example.py)
+	commands/test_inspect_example.py test_python_page.py training/test_trackers.py inference/test_pickling.py)
 docs-test: setup
 	$(TESTING) $(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PAGES) || { test $$? = 1 && \
 		$(TESTING) $(BIN)/python -m pytest $(AGAIN) -m 'not slow' $(PAGES); }
