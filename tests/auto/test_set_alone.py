@@ -56,7 +56,7 @@ def rows(data: str) -> list[tuple[str, ...]]:
     if task == "translate":
         return [(source, source[::-1] if form else " ".join(reversed(source.split()))) for source in sources]
     labels = {
-        "tag": lambda one: " ".join("NV"[unit < "m"] for unit in one.split()) if form != "series" else one,
+        "tag": lambda one: " ".join("NV"[unit < "d"] for unit in one.split()) if form != "series" else one,
         "classify": lambda one: "yes" if "a" in one or one < "0.5" else "no",
         "regress": lambda one: str(len(one)) if form != "series" else one.split()[0],
     }
