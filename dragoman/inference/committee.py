@@ -31,7 +31,6 @@ Votes = list[float]  # the log-probability of each candidate, normalised over al
 
 def check_members(first: Any, others: Sequence[Any]) -> None:
     """Raise an error for members that read other inputs than the first one, or translate the other way."""
-    texts = None if first.reads_files else training_texts(first.run)
     for other in others:
         for what, mine, theirs in (
             ("inputs", *("files" if run.reads_files else "texts" for run in (first, other))),
@@ -43,7 +42,10 @@ def check_members(first: Any, others: Sequence[Any]) -> None:
                     f"{other.run.folder}: found {what}: {theirs}, expected {mine} as in {first.run.folder}: the "
                     "members of an ensemble read the same inputs"
                 )
-        others_texts = None if texts is None else training_texts(other.run)
+        data, others_data = first.config.data, other.config.data
+        if first.reads_files or (data.train, data.columns) == (others_data.train, others_data.columns):
+            continue
+        texts, others_texts = training_texts(first.run), training_texts(other.run)
         if texts is None or others_texts is None:
             continue
         same = similarity(texts.sources, others_texts.sources) + similarity(texts.targets, others_texts.targets)

@@ -146,6 +146,8 @@ def target_score(
 def check_likelihood(run: LoadedRun) -> None:
     """Raise an error for a run that has no probability of a given text."""
     if run.likelihood == "none":
+        if len(run.members) > 1:
+            run.run.check_single("its members vote on outputs, and give no text a probability")
         kind = getattr(run.config.model, "kind", "fitted")
         raise RunError(f'{run.run.folder}: found model.kind = "{kind}", which has no probability of a text')
 

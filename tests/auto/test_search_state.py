@@ -99,3 +99,21 @@ def test_the_table_shows_the_run_that_is_kept(tmp_path: Path) -> None:
     search._finish(state, None)  # type: ignore[arg-type]
     assert state.members == ["a"]
     assert (state.trials[0].final, state.trials[0].step, state.trials[0].seconds) == (-0.1347, 90, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "members"), [(1, ["a-seed0"]), (2, ["a-seed0", "b-seed0"]), (3, ["a-seed0", "b-seed0", "a-seed1"])]
+)
+def test_the_best_of_each_family_comes_first(
+    ensemble: int, members: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best trial was left out where a worse one of its family ranked behind another family."""
+    search = FakeSearch(tmp_path)
+    trials = [Trial(name, scores=[score]) for name, score in (("a", 0.9), ("b", 0.8), ("a2", 0.7))]
+    state = SearchState("cer", None, ensemble, 3, 1, 1, [3, 1], trials)
+    monkeypatch.setattr(search, "_config", lambda name: name[0])
+    monkeypatch.setattr(search, "_member", lambda state, trial, seed: f"{trial.name}-seed{seed}")
+    monkeypatch.setattr("dragoman.auto.search.run.family", lambda config: config)
+    monkeypatch.setattr("dragoman.auto.search.run.is_fitted", lambda config: False)
+    search._choose_members(state)
+    assert state.members == members

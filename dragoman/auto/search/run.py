@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import plan
-from dragoman.auto.search.members import Judge, choose_members
+from dragoman.auto.search.members import Judge, choose_members, diverse
 from dragoman.auto.search.rest import plan_alone, plan_remaining_time
 from dragoman.auto.search.state import (
     TRIALS,
@@ -413,7 +413,8 @@ class Search:
             state.members = [trial.name for trial in (*fitted, *last[: max(0, count)], *usual)]
             self._save(state)
             return
-        firsts = [*{family(self._config(trial.name)): trial for trial in reversed(best)}.values()][::-1]
+        families = {family(self._config(trial.name)) for trial in best}
+        firsts = diverse(best, lambda trial: family(self._config(trial.name)), len(families))
         fitted = [trial for trial in firsts if is_fitted(self._config(trial.name))][: state.ensemble - 1]
         networks = min(state.networks or state.ensemble, state.ensemble - len(fitted))
         seeded = [trial for trial in firsts if trial not in fitted][:networks]
