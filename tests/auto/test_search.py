@@ -225,7 +225,7 @@ def test_an_ensemble_has_all_members_unless_they_are_worse_together(
     class Fake(Judge):
         def outputs(self, folders: Sequence[Path], weights: Sequence[float] = ()) -> Outputs:
             names = "".join(folder.name for folder in folders)
-            return Outputs([names], alone.get(names, 90.0), 0.02, 1000 * len(names))
+            return Outputs([names], alone.get(names, 90.0), 0.02, f"{1000 * len(names):,} parameters")
 
         def weights(self, folders: Sequence[Path]) -> tuple[float, ...]:
             return tuple(1 / len(folders) for _ in folders)
@@ -248,7 +248,7 @@ def test_a_paired_test_says_what_is_worse() -> None:
     truth = [[f"word{number}"] for number in range(60)]
     right, half = [row[0] for row in truth], [row[0] if number % 2 else "x" for number, row in enumerate(truth)]
     judge = Judge([""] * 60, truth, "words", "exact_match", "cpu")
-    good, bad, near = (Outputs(texts, 0.0, 0.0, 0) for texts in (right, half, [*right[:59], "x"]))
+    good, bad, near = (Outputs(texts, 0.0, 0.0, "") for texts in (right, half, [*right[:59], "x"]))
     assert judge.is_worse(bad, good)
     assert not judge.is_worse(good, bad)
     assert not judge.is_worse(near, good)  # one input more wrong is chance

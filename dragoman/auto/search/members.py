@@ -24,7 +24,7 @@ class Outputs(NamedTuple):
     texts: list[str]
     score: float  # higher is better
     seconds: float
-    parameters: int
+    size: str  # of the model, in words
 
 
 class Judge(NamedTuple):
@@ -47,12 +47,12 @@ class Judge(NamedTuple):
 
     def outputs(self, folders: Sequence[Path], weights: Sequence[float] = ()) -> Outputs:
         predictor = load_predictor(folders, self.device, split_long=False, weights=tuple(weights))
-        started = time.perf_counter()
+        size, started = predictor.size, time.perf_counter()  # the model is open by then
         predictions = predictor.stream(self.inputs, on_unknown=ignore_unknown)
         texts = [prediction.text for prediction in predictions]
         seconds = time.perf_counter() - started
         table = score_table(texts, self.references, (self.metric,), units=self.units)
-        return Outputs(texts, score_of(table, self.metric), seconds, predictor.parameters)
+        return Outputs(texts, score_of(table, self.metric), seconds, size)
 
     def weights(self, folders: Sequence[Path]) -> tuple[float, ...]:
         """Of members that vote; none where tokens are averaged, which all members do alike."""
@@ -108,10 +108,7 @@ def choose_members(folders: Sequence[Path], judge: Judge, family: Callable[[Path
 def described(outputs: Outputs, judge: Judge) -> str:
     """The score, and what it costs to predict with."""
     took = 1000 * outputs.seconds / max(1, len(judge.inputs))
-    return (
-        f"{judge.metric} {shown_score(outputs.score, judge.metric)}, {outputs.parameters:,} parameters, "
-        f"{took:.1f} ms an input"
-    )
+    return f"{judge.metric} {shown_score(outputs.score, judge.metric)}, {outputs.size}, {took:.1f} ms an input"
 
 
 def diverse(order: Iterable[T], family: Callable[[T], str], most: int) -> list[T]:
